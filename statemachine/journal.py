@@ -31,8 +31,9 @@ TAIL: Final = 0xA5
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of one Run, as one process took it.
 
-    `seq` counts the writer's records from 1; `writer` is `controlplane` or `runtimed-<Pod UID>`; `commands`, `refusal`
-    and `gap` are what the step returned. `at_us` is in the event. `rules` 0 is no version.
+    `seq` counts the writer's records from 1, those that could not be written included; `writer` is `controlplane` or
+    `runtimed-<Pod UID>`; `commands`, `refusal` and `gap` are what the step returned. `fresh`: the process knew nothing of
+    the Run before, since it had just started or the Run is new. `at_us` is in the event.
     """
 
     seq: int
@@ -44,6 +45,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     commands: tuple[Command, ...] = ()
     refusal: Refusal | None = None
     gap: bool = False
+    fresh: bool = False
 
 
 class DamageKind(StrEnum):

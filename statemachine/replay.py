@@ -11,7 +11,7 @@ import msgspec
 
 from statemachine.events import Event, Observed, Removed, Role
 from statemachine.invariants import violations
-from statemachine.journal import RULES_VERSION, Entry
+from statemachine.journal import RULES_VERSION, Entry, Record
 from statemachine.run import Run, RunUID
 from statemachine.step import Step, step
 
@@ -42,14 +42,17 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """The outcome of a replay. `runs` holds the final state of each Run, `moments` the way there in order."""
+    """The outcome of a replay. `runs` holds the final state of each Run, `moments` the way there in order. `lost` counts
+    the records that are missing (they could not be written, or their segment is gone): what follows them is compared
+    from the next observation on. `broken`: (seq, the sentence of an invariant that an observed change broke)."""
 
     runs: dict[RunUID, Run]
     moments: tuple[Moment, ...]
     divergence: Divergence | None
     torn: Entry | None
     gaps: int
-    broken: tuple[tuple[int, str], ...]  # (seq, the sentence of an invariant that an observed change broke)
+    lost: int
+    broken: tuple[tuple[int, str], ...]
 
 
 class UnknownRules(Exception):
@@ -75,13 +78,8 @@ def replay(
     run_uid: only that Run. to: stop after this seq. without: leave these seqs out (what if); nothing is compared from
     the first of them on, since the commands then differ by intent. Raises UnknownRules.
     """
-    runs: dict[RunUID, Run] = {}
-    moments: list[Moment] = []
-    broken: list[tuple[int, str]] = []
-    divergence: Divergence | None = None
+    folder = _Folder(without)
     torn: Entry | None = None
-    gaps = 0
-    comparing = True
     for entry in entries:
         record = entry.record
         if record is None:
@@ -89,33 +87,63 @@ def replay(
             break
         if to is not None and record.seq > to:
             break
-        rules = RULES.get(record.rules)
-        if rules is None:
+        if record.rules not in RULES:
             raise UnknownRules(entry, record.rules)
-        if run_uid is not None and record.run_uid != run_uid:
-            continue
-        if record.seq in without:
-            comparing = False
-            continue
-        before = runs.get(record.run_uid)
-        if before is None and not isinstance(record.event, Observed):
-            if comparing:
-                divergence = _diverged(entry, "first event", type(record.event).__name__, "Observed")
-                break
-            continue
-        folded = rules(before, record.event, record.role)
-        if comparing and (found := _compare(entry, folded)) is not None:
-            divergence = found
+        folder.count(record)
+        if run_uid in (None, record.run_uid) and not folder.fold(entry, record):
             break
-        after = before if before is not None else folded.run
-        if isinstance(record.event, Observed | Removed):
+    return Fold(
+        folder.runs, tuple(folder.moments), folder.divergence, torn, folder.gaps, folder.lost, tuple(folder.broken)
+    )
+
+
+class _Folder:
+    """The fold in progress."""
+
+    def __init__(self, without: frozenset[int]) -> None:
+        self.runs: dict[RunUID, Run] = {}
+        self.moments: list[Moment] = []
+        self.broken: list[tuple[int, str]] = []
+        self.divergence: Divergence | None = None
+        self.gaps = 0
+        self.lost = 0
+        self._without = without
+        self._comparing = True
+        self._seq = 0
+        self._certain: set[RunUID] = set()  # Runs of which nothing is missing since their last observation
+
+    def count(self, record: Record) -> None:
+        """Notice records that are missing before this one."""
+        if record.seq > self._seq + 1:
+            self.lost += record.seq - self._seq - 1
+            self._certain.clear()
+        self._seq = record.seq
+
+    def fold(self, entry: Entry, record: Record) -> bool:
+        """Fold one record; False when it diverged."""
+        if record.seq in self._without:
+            self._comparing = False
+            return True
+        observed = isinstance(record.event, Observed)
+        before = None if record.fresh else self.runs.get(record.run_uid)
+        certain = self._comparing and (record.fresh or record.run_uid in self._certain)
+        if before is None and not observed:
+            # The Run's beginning is missing: its next observation is where the fold takes it up.
+            return True
+        folded = RULES[record.rules](before, record.event, record.role)
+        if certain and (found := _compare(entry, folded)) is not None:
+            self.divergence = found
+            return False
+        after = self.runs.get(record.run_uid, folded.run)
+        if observed or isinstance(record.event, Removed):
             after = folded.run
-            gaps += folded.gap
-            if not folded.gap:
-                broken.extend((record.seq, sentence) for sentence in violations(before, after))
-        runs[record.run_uid] = after
-        moments.append(Moment(record.seq, record.writer, record.event, after, folded))
-    return Fold(runs, tuple(moments), divergence, torn, gaps, tuple(broken))
+            self._certain.add(record.run_uid)
+            self.gaps += folded.gap
+            if certain and not folded.gap:
+                self.broken.extend((record.seq, sentence) for sentence in violations(before, after))
+        self.runs[record.run_uid] = after
+        self.moments.append(Moment(record.seq, record.writer, record.event, after, folded))
+        return True
 
 
 def _compare(entry: Entry, folded: Step) -> Divergence | None:

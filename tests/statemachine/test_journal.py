@@ -47,6 +47,7 @@ def records() -> list[Record]:
                 outcome.commands,
                 outcome.refusal,
                 outcome.gap,
+                fresh=before is None,
             )
         )
     return made

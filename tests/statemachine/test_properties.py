@@ -110,6 +110,7 @@ def lives(draw: st.DrawFn) -> list[Record]:
                 outcome.commands,
                 outcome.refusal,
                 outcome.gap,
+                fresh=known is None,
             )
         )
         if outcome.refusal is not None:

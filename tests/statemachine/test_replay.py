@@ -47,10 +47,20 @@ def test_an_altered_observation_diverges_in_what_follows_from_it() -> None:
     assert found.index == 1
 
 
-def test_a_journal_that_begins_in_the_middle_says_so() -> None:
-    found = fold(RECORDS[1:]).divergence
-    assert found is not None
-    assert (found.what, found.recorded, found.folded) == ("first event", "Bound", "Observed")
+def test_a_journal_whose_beginning_is_gone_is_taken_up_at_the_next_observation() -> None:
+    outcome = fold(RECORDS[1:])
+    assert outcome.divergence is None
+    assert outcome.lost == 1
+    assert outcome.runs == {UID: run_in(Phase.SCHEDULED)}
+
+
+def test_a_restarted_process_sees_its_runs_afresh_without_a_divergence() -> None:
+    again = replace(RECORDS[2], seq=4, fresh=True)
+    outcome = fold([*RECORDS, again])
+    assert outcome.divergence is None
+    assert len(outcome.moments) == 4
+    not_said = fold([*RECORDS, replace(again, fresh=False)])
+    assert not_said.divergence is not None
 
 
 def test_to_stops_after_a_record_and_without_leaves_one_out() -> None:
@@ -59,6 +69,7 @@ def test_to_stops_after_a_record_and_without_leaves_one_out() -> None:
     assert what_if.runs[UID].phase is Phase.PENDING
     assert what_if.divergence is None
     assert fold(RECORDS, without=frozenset({1})).runs[UID].phase is Phase.SCHEDULED
+    assert fold(RECORDS, without=frozenset({1})).lost == 0
 
 
 def test_another_run_is_left_out() -> None:
