@@ -1,0 +1,264 @@
+"""One running system for tests: `krt up` in a directory of its own, with kubectl, krt and an HTTPS client for it.
+
+Nothing in it knows that the Kubernetes API is the embedded one, but how it is started and stopped.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import select
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from controlplane.kube.client import KubeClient
+
+ROOT: Final = Path(__file__).parents[2]
+READY_S: Final = 30.0
+KUBECTL_DIR: Final = Path("/usr/lib/google-cloud-sdk/bin")
+
+
+def kubectls() -> dict[str, str]:
+    """Every kubectl on this machine by its minor version; empty where there is none."""
+    found = {path.name.removeprefix("kubectl."): str(path) for path in sorted(KUBECTL_DIR.glob("kubectl.1.*"))}
+    if not found and (default := shutil.which("kubectl")):
+        found["default"] = default
+    return found
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def command(*args: str, kubeconfig: Path | None = None, stdin: str | None = None, timeout: float = 60.0) -> Done:
+    """Run a command to its end."""
+    environ = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "KRUNTIMES_DATA_DIR")}
+    if kubeconfig is not None:
+        environ["KUBECONFIG"] = str(kubeconfig)
+    done = subprocess.run(
+        args, cwd=ROOT, env=environ, input=stdin, text=True, capture_output=True, timeout=timeout, check=False
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def krt(*args: str, **options: Any) -> Done:
+    """Run `krt`."""
+    return command(sys.executable, "-m", "controlplane.cli", *args, **options)
+
+
+def until(what: str, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The first true value of `condition`, looked at again and again up to a deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+class Stack:
+    """A `krt up` and what talks to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.kubeconfig = directory / "kubeconfig"
+        self.gateway = ""
+        self.ready_seconds = 0.0
+        self.process: subprocess.Popen[str] | None = None
+        self.lines: list[str] = []
+
+    def start(self, *options: str) -> None:
+        """Start it and wait for its `ready` line."""
+        began = time.monotonic()
+        args = ["up", "--data-dir", str(self.directory), "--api-port", "0", "--gateway-port", "0", *options]
+        errors = (self.directory.parent / "up.stderr").open("a")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "controlplane.cli", *args],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+        errors.close()
+        self.lines = []
+        while True:
+            line = self._line(began + READY_S - time.monotonic())
+            self.lines.append(line)
+            if line.startswith("ready"):
+                break
+        self.ready_seconds = time.monotonic() - began
+        self.gateway = next(word for line in self.lines for word in line.split() if word.startswith("https://"))
+
+    def _line(self, seconds: float) -> str:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, seconds))
+        line = self.process.stdout.readline() if readable else ""
+        assert line, f"krt up did not get ready: {self.lines} {(self.directory.parent / 'up.stderr').read_text()}"
+        return line
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """End the foreground process and wait for it; 0 after an orderly stop."""
+        assert self.process is not None
+        self.process.send_signal(sig)
+        code = self.process.wait(timeout=30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    def state(self) -> Any:
+        """What DIR/status.json says of the processes."""
+        return json.loads((self.directory / "status.json").read_bytes())
+
+    def processes(self) -> dict[str, int]:
+        """Name → pid of every running child."""
+        return {one["name"]: one["pid"] for one in self.state()["processes"] if one["state"] == "running"}
+
+    def krt(self, *args: str, **options: Any) -> Done:
+        return krt(*args, kubeconfig=self.kubeconfig, **options)
+
+    def kubectl(self, *args: str, version: str | None = None, **options: Any) -> Done:
+        binaries = kubectls()
+        binary = binaries[version] if version else next(reversed(binaries.values()))
+        return command(binary, *args, kubeconfig=self.kubeconfig, **options)
+
+    def token(self) -> str:
+        return self.krt("token").out.strip()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[KubeClient]:
+        """A Kubernetes client with the admin's credential."""
+        async with await KubeClient.connect(str(self.kubeconfig), user_agent="tests") as client:
+            yield client
+
+    @asynccontextmanager
+    async def https(self, token: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+        """An HTTPS client that trusts the installation and carries a token."""
+        context = ssl.create_default_context(cafile=str(self.directory / "pki" / "root.crt"))
+        connector = aiohttp.TCPConnector(ssl=context, limit=64)
+        headers = {"Authorization": f"Bearer {token if token is not None else self.token()}"}
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            yield session
+
+
+def ca_of(run: Any) -> bytes:
+    """The PEM of status.endpoint.caBundle."""
+    return base64.b64decode(run["status"]["endpoint"]["caBundle"])
+
+
+def marked(directory: Path) -> list[int]:
+    """The processes of this machine whose environment or command line names `directory`: its children, orphans too."""
+    needle = str(directory).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if needle in text and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Every living process below this one."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def function(name: str, source: str, **spec: Any) -> dict[str, Any]:
+    """A function Run with this Python source, handler main.invoke."""
+    mode = {"handler": "main.invoke"} | spec.pop("mode", {})
+    return {
+        "apiVersion": "kruntimes.io/v1alpha1",
+        "kind": "Run",
+        "metadata": {"name": name},
+        "spec": {
+            "runtime": "python",
+            "source": {"inlinePath": "main.py", "inline": source},
+            "mode": {"function": mode},
+        }
+        | spec,
+    }
+
+
+def task(name: str, source: str, runtime: str = "python", **spec: Any) -> dict[str, Any]:
+    """A task Run with this source."""
+    mode = spec.pop("mode", {})
+    return {
+        "apiVersion": "kruntimes.io/v1alpha1",
+        "kind": "Run",
+        "metadata": {"name": name},
+        "spec": {"runtime": runtime, "source": {"inline": source}, "mode": {"task": mode}} | spec,
+    }
+
+
+COUNTER: Final = (
+    "count = 0\ndef invoke(request):\n    global count\n    count += 1\n    return {'outputs': {'count': count}}\n"
+)
+ECHO: Final = "def invoke(request):\n    return {'outputs': {'echo': request}}\n"
+
+
+async def settled(call: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 20.0) -> Any:
+    """The first result of an awaitable `call` that is `wanted`."""
+    async with asyncio.timeout(seconds):
+        while True:
+            value = await call()
+            if wanted(value):
+                return value
+            await asyncio.sleep(0.02)
+
+
+def names() -> Iterator[str]:
+    """Fresh names for Runs."""
+    number = 0
+    while True:
+        number += 1
+        yield f"t{os.getpid() % 1000}-{number}"
