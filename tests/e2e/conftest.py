@@ -18,9 +18,11 @@ def _ended(stack: Stack) -> None:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A system that tests share: they use names of their own and leave the processes alone."""
     shared = Stack(tmp_path_factory.mktemp("shared") / "data")
-    shared.start()
-    yield shared
-    _ended(shared)
+    try:
+        shared.start()
+        yield shared
+    finally:
+        _ended(shared)
 
 
 @pytest.fixture

@@ -85,40 +85,36 @@ class Stack:
         self.kubeconfig = directory / "kubeconfig"
         self.gateway = ""
         self.ready_seconds = 0.0
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.lines: list[str] = []
 
     def start(self, *options: str) -> None:
         """Start it and wait for its `ready` line."""
         began = time.monotonic()
         args = ["up", "--data-dir", str(self.directory), "--api-port", "0", "--gateway-port", "0", *options]
-        errors = (self.directory.parent / "up.stderr").open("a")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "controlplane.cli", *args],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            bufsize=1,
-            start_new_session=True,
-        )
-        errors.close()
-        self.lines = []
-        while True:
-            line = self._line(began + READY_S - time.monotonic())
-            self.lines.append(line)
-            if line.startswith("ready"):
-                break
+        errors = self.directory.parent / "up.stderr"
+        with errors.open("a") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "controlplane.cli", *args],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        said = b""
+        while b"\nready" not in said:
+            part = self._read(began + READY_S - time.monotonic())
+            assert part, f"krt up did not get ready: {said!r} {errors.read_text()}"
+            said += part
         self.ready_seconds = time.monotonic() - began
+        self.lines = said.decode().splitlines()
         self.gateway = next(word for line in self.lines for word in line.split() if word.startswith("https://"))
 
-    def _line(self, seconds: float) -> str:
+    def _read(self, seconds: float) -> bytes:
         assert self.process is not None
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, seconds))
-        line = self.process.stdout.readline() if readable else ""
-        assert line, f"krt up did not get ready: {self.lines} {(self.directory.parent / 'up.stderr').read_text()}"
-        return line
+        return os.read(self.process.stdout.fileno(), 4096) if readable else b""
 
     def stop(self, sig: int = signal.SIGTERM) -> int:
         """End the foreground process and wait for it; 0 after an orderly stop."""
@@ -134,8 +130,12 @@ class Stack:
         return json.loads((self.directory / "status.json").read_bytes())
 
     def processes(self) -> dict[str, int]:
-        """Name → pid of every running child."""
-        return {one["name"]: one["pid"] for one in self.state()["processes"] if one["state"] == "running"}
+        """Name → pid of every running child; a container is `<Pod UID>/<container>`, whichever restart of it."""
+        return {
+            "/".join(one["name"].split("/")[:2]): one["pid"]
+            for one in self.state()["processes"]
+            if one["state"] == "running"
+        }
 
     def krt(self, *args: str, **options: Any) -> Done:
         return krt(*args, kubeconfig=self.kubeconfig, **options)
@@ -159,7 +159,10 @@ class Stack:
         """An HTTPS client that trusts the installation and carries a token."""
         context = ssl.create_default_context(cafile=str(self.directory / "pki" / "root.crt"))
         connector = aiohttp.TCPConnector(ssl=context, limit=64)
-        headers = {"Authorization": f"Bearer {token if token is not None else self.token()}"}
+        headers = {
+            "Authorization": f"Bearer {token if token is not None else self.token()}",
+            "Content-Type": "application/json",
+        }
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
             yield session
 
