@@ -124,7 +124,9 @@ def _move(run: Run, at_us: int, reason: Reason, message: str) -> Decision:
     close: tuple[cmd.Command, ...] = ()
     if run.epoch is not None and run.phase not in (Phase.SCHEDULED, Phase.PENDING):
         close = (cmd.CloseEpoch(run.epoch),)
-    return after, (*close, *patch, _note(True, reason, text))
+    # A drain or a full Pod is business as usual; a Pod that did not answer, or lost what it held, is not.
+    warning = reason in (Reason.CLAIM_EXPIRED, Reason.REGISTRATION_LOST)
+    return after, (*close, *patch, _note(warning, reason, text))
 
 
 def _unassigned(run: Run, at_us: int, reason: Reason, text: str, failures: int, next_us: int | None) -> Status:

@@ -1,0 +1,1 @@
+invoke() { echo '{"outputs": {"true": 1}}'; exec 1>&- 2>&-; }

@@ -1,0 +1,1 @@
+invoke() { printf '{"outputs": {"request": %s}}' "$(cat)"; }

@@ -1,0 +1,4 @@
+invoke() {
+  echo "CWD=$PWD" >>"$KRUNTIME_OUTPUTS"
+  env >>"$KRUNTIME_OUTPUTS"
+}

@@ -1,0 +1,1 @@
+invoke() { echo "the cause of it" >&2; return 3; }

@@ -1,0 +1,1 @@
+invoke() { sleep 300 & echo '{"outputs": {"left": "one"}}'; }

@@ -1,0 +1,1 @@
+invoke() { printf '{"outputs": {"x": "%01000000d"}}' 0; }

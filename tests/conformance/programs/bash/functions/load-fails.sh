@@ -1,0 +1,2 @@
+echo "load failed on purpose" >&2
+exit 4

@@ -1,0 +1,3 @@
+[ -e "$MARK" ] && exit 5
+: >"$MARK"
+invoke() { kill -9 $$; }

@@ -1,0 +1,1 @@
+invoke() { cat >/dev/null; rest=$(cat); echo "{\"outputs\": {\"stdin\": \"$rest\"}}"; }

@@ -1,0 +1,1 @@
+invoke() { printf '{"outputs": {"x": "%01100000d"}}' 0; }

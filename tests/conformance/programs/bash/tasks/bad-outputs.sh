@@ -1,0 +1,1 @@
+echo "no equals sign" >>"$KRUNTIME_OUTPUTS"

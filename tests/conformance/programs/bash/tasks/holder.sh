@@ -1,0 +1,2 @@
+sleep 300 &
+echo done

@@ -1,0 +1,3 @@
+trap '' TERM
+: >"$MARK"
+sleep 300

@@ -1,0 +1,4 @@
+trap 'exit 7' TERM
+: >"$MARK"
+sleep 300 &
+wait

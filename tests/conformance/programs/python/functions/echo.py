@@ -1,0 +1,2 @@
+def invoke(request):
+    return {"outputs": {"request": request}}

@@ -1,0 +1,2 @@
+def invoke(request):
+    raise ValueError("the cause of it")

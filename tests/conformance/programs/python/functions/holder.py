@@ -1,0 +1,6 @@
+import subprocess
+
+
+def invoke(request):
+    subprocess.Popen(["sleep", "300"])
+    return {"outputs": {"left": "one"}}

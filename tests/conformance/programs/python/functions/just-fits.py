@@ -1,0 +1,2 @@
+def invoke(request):
+    return {"outputs": {"x": "x" * 1000000}}

@@ -1,0 +1,7 @@
+import time
+
+time.sleep(300)
+
+
+def invoke(request):
+    return {}

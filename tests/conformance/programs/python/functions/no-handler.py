@@ -1,0 +1,2 @@
+def other(request):
+    return {}

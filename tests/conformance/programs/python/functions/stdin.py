@@ -1,0 +1,5 @@
+import sys
+
+
+def invoke(request):
+    return {"outputs": {"stdin": sys.stdin.read()}}

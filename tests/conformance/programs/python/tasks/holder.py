@@ -1,0 +1,4 @@
+import subprocess
+
+subprocess.Popen(["sleep", "300"])
+print("done")

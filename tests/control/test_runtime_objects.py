@@ -1,0 +1,200 @@
+"""What a Runtime becomes: compared with golden objects, and templates that use what is reserved."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from controlplane.kube.types import Pod, RuntimeObject
+from controlplane.runtimecontroller.objects import wanted_objects
+from controlplane.runtimecontroller.status import RuntimeReason, Trouble, shown_status, wanted_status
+from controlplane.runtimecontroller.template import problems
+from tests.control.support import SETTINGS
+from tests.kit.builders import runtime_object, runtime_pod
+
+GOLDEN = Path(__file__).parent / "golden"
+NOW = 1_767_225_600_000_000
+
+
+def with_template(template: dict[str, Any]) -> RuntimeObject:
+    runtime = runtime_object("python", replicas=2)
+    return msgspec.structs.replace(runtime, spec=msgspec.structs.replace(runtime.spec, template=template))
+
+
+def rendered(runtime: RuntimeObject) -> str:
+    objects = [wanted.body for wanted in wanted_objects(runtime, SETTINGS)]
+    return json.dumps(objects, indent=2, ensure_ascii=False) + "\n"
+
+
+RICH: dict[str, Any] = {
+    "metadata": {"labels": {"team": "ops"}, "annotations": {"example.com/a": "b"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "runtime",
+                "image": "example.com/py:1",
+                "env": [{"name": "A", "value": "1"}],
+                "resources": {"limits": {"memory": "1Gi"}},
+                "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+                "livenessProbe": {"tcpSocket": {"port": 1}},
+            },
+            {"name": "helper", "image": "example.com/helper"},
+        ],
+        "initContainers": [{"name": "fetch", "image": "example.com/fetch"}],
+        "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 60}],
+        "terminationGracePeriodSeconds": 60,
+        "futureField": {"kept": True},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime"), [("plain", runtime_object("python", replicas=2)), ("rich", with_template(RICH))]
+)
+def test_a_runtime_becomes_these_objects(name: str, runtime: RuntimeObject):
+    assert rendered(runtime) == (GOLDEN / f"{name}.json").read_text()
+
+
+def test_the_template_of_the_user_is_not_changed_in_place():
+    before = json.dumps(RICH)
+    rendered(with_template(RICH))
+    assert json.dumps(RICH) == before
+
+
+def test_user_code_gets_no_credential():
+    deployment = wanted_objects(with_template(RICH), SETTINGS)[-1].body
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    secret = {"api-access", "identity"}
+    for container in spec["containers"]:
+        assert not secret & {mount["name"] for mount in container.get("volumeMounts", ())}, container["name"]
+
+
+def test_without_a_gateway_runtimed_is_told_of_none():
+    settings = msgspec.structs.replace(SETTINGS, gateway_url="")
+    deployment = wanted_objects(runtime_object(), settings)[-1].body
+    daemon = deployment["spec"]["template"]["spec"]["initContainers"][0]
+    assert "KRUNTIMES_GATEWAY_URL" not in {variable["name"] for variable in daemon["env"]}
+
+
+def test_an_image_of_its_own_replaces_the_installations():
+    runtime = runtime_object()
+    own = msgspec.structs.replace(runtime, spec=msgspec.structs.replace(runtime.spec, daemon_image="mine/runtimed:2"))
+    daemon = wanted_objects(own, SETTINGS)[-1].body["spec"]["template"]["spec"]["initContainers"][0]
+    assert daemon["image"] == "mine/runtimed:2"
+
+
+def template(**spec: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "runtime", "image": "i"}], **spec}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ({"spec": {"containers": []}}, "spec.template.spec.containers[0].name must be runtime"),
+        ({"spec": {"containers": [{"name": "web"}]}}, "spec.template.spec.containers[0].name must be runtime"),
+        (
+            template(containers=[{"name": "runtime"}, {"name": "runtimed"}]),
+            "spec.template.spec.containers[1].name: runtimed is reserved",
+        ),
+        (
+            template(initContainers=[{"name": "runtimed"}]),
+            "spec.template.spec.initContainers[0].name: runtimed is reserved",
+        ),
+        (
+            template(initContainers=[{"name": "runtime"}]),
+            "spec.template.spec.initContainers[0].name: runtime is reserved",
+        ),
+        (
+            template(volumes=[{"name": "data"}, {"name": "identity"}]),
+            "spec.template.spec.volumes[1].name: identity is reserved",
+        ),
+        (
+            template(containers=[{"name": "runtime", "volumeMounts": [{"name": "api-access", "mountPath": "/x"}]}]),
+            "spec.template.spec.containers[0].volumeMounts: volume api-access is reserved",
+        ),
+        (
+            template(containers=[{"name": "runtime", "volumeMounts": [{"name": "d", "mountPath": "/work/data"}]}]),
+            "spec.template.spec.containers[0].volumeMounts: /work/data is reserved",
+        ),
+        (
+            template(containers=[{"name": "runtime", "volumeMounts": [{"name": "d", "mountPath": "/run/"}]}]),
+            "spec.template.spec.containers[0].volumeMounts: /run/ is reserved",
+        ),
+        (
+            {**template(), "metadata": {"labels": {"kruntimes.io/runtime": "x"}}},
+            "spec.template.metadata.labels: kruntimes.io/runtime is reserved",
+        ),
+        (
+            template(serviceAccountName="admin"),
+            "spec.template.spec.serviceAccountName must be runtime-python, or absent",
+        ),
+        (
+            template(automountServiceAccountToken=True),
+            "spec.template.spec.automountServiceAccountToken must be false: user code gets no API token",
+        ),
+        (
+            template(shareProcessNamespace=True),
+            "spec.template.spec.shareProcessNamespace must be false: user code could read runtimed's memory",
+        ),
+        (template(hostPID=True), "spec.template.spec.hostPID must be false: user code could read runtimed's memory"),
+        (template(restartPolicy="Never"), "spec.template.spec.restartPolicy must be Always"),
+    ],
+)
+def test_a_template_that_uses_what_is_reserved_is_refused_by_name(bad: dict[str, Any], sentence: str):
+    assert problems(bad, "runtime-python") == [sentence]
+
+
+def test_a_template_that_uses_nothing_reserved_is_taken():
+    assert problems(RICH, "runtime-python") == []
+    assert problems(template(serviceAccountName="runtime-python"), "runtime-python") == []
+
+
+def status(runtime: RuntimeObject, *pods: Pod, trouble: Trouble | None = None) -> dict[str, Any]:
+    return wanted_status(runtime, pods, ({"runs": 4}, {"runs": 1}), trouble, NOW)
+
+
+def test_the_status_says_what_stands_ready():
+    pods = (runtime_pod(), runtime_pod("runtime-python-2", uid="pod-2", ready=False))
+    assert status(runtime_object(replicas=2), *pods) == {
+        "replicas": 2,
+        "readyReplicas": 1,
+        "selector": "kruntimes.io/runtime=python",
+        "conditions": [
+            {
+                "type": "Available",
+                "status": "True",
+                "reason": "PodsReady",
+                "message": "1 of 2 Pods are ready",
+                "lastTransitionTime": "2026-01-01T00:00:00.000000Z",
+            }
+        ],
+        "capacity": {"total": {"runs": 4}, "used": {"runs": 1}, "runs": "1/4"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("replicas", "trouble", "reason"),
+    [
+        (2, None, "NoPodReady"),
+        (0, None, "ScaledToZero"),
+        (2, Trouble(RuntimeReason.TEMPLATE_INVALID, "no"), "TemplateInvalid"),
+    ],
+)
+def test_a_runtime_without_ready_pods_says_why(replicas: int, trouble: Trouble | None, reason: str):
+    condition = status(runtime_object(replicas=replicas), trouble=trouble)["conditions"][0]
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+
+
+def test_a_written_status_reads_back_as_the_same():
+    runtime = runtime_object()
+    wanted = status(runtime, runtime_pod())
+    content = msgspec.to_builtins(runtime) | {"status": wanted}
+    written = msgspec.convert(content, RuntimeObject)
+    assert shown_status(written) == wanted
+    later = wanted_status(written, (runtime_pod(),), ({"runs": 4}, {"runs": 1}), None, NOW + 10**9)
+    assert later == wanted, "time alone changes nothing"

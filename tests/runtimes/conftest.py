@@ -1,0 +1,68 @@
+"""A Python Runtime Server for these tests, under the interpreter of the tests and, where present, under others."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.dialects import BASH, PYTHON, Dialect
+from tests.conformance.kit import Bench, RuntimeProcess
+
+OTHER_INTERPRETERS = [Path(f"/root/.pyenv/versions/{version}/bin/python3") for version in ("3.9.18", "3.13.0")]
+
+
+def _serve(dialect: Dialect, interpreter: str) -> Iterator[RuntimeProcess]:
+    folder = Path(tempfile.mkdtemp(prefix="kr-"))
+    process = RuntimeProcess(dialect, folder, interpreter)
+    process.start()
+    yield process
+    assert process.stop() == 0, (folder / "server.log").read_text()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def python_server() -> Iterator[RuntimeProcess]:
+    # The one below the tests' virtual environment, which has this project installed.
+    yield from _serve(PYTHON, getattr(sys, "_base_executable", sys.executable))
+
+
+@pytest.fixture(scope="session", params=OTHER_INTERPRETERS, ids=lambda path: path.parent.parent.name)
+def other_server(request: pytest.FixtureRequest) -> Iterator[RuntimeProcess]:
+    if not request.param.exists():
+        pytest.skip(f"{request.param} is not on this machine")
+    yield from _serve(PYTHON, str(request.param))
+
+
+@pytest.fixture(scope="session")
+def bash_server() -> Iterator[RuntimeProcess]:
+    yield from _serve(BASH, "")
+
+
+async def _bench(process: RuntimeProcess, tmp: Path) -> AsyncIterator[Bench]:
+    client = await process.connect()
+    yield Bench(client, process, tmp)
+    client.close()
+    await client.connection.closed
+
+
+@pytest.fixture
+async def python(python_server: RuntimeProcess, tmp_path: Path) -> AsyncIterator[Bench]:
+    async for bench in _bench(python_server, tmp_path):
+        yield bench
+
+
+@pytest.fixture
+async def other_python(other_server: RuntimeProcess, tmp_path: Path) -> AsyncIterator[Bench]:
+    async for bench in _bench(other_server, tmp_path):
+        yield bench
+
+
+@pytest.fixture
+async def bash(bash_server: RuntimeProcess, tmp_path: Path) -> AsyncIterator[Bench]:
+    async for bench in _bench(bash_server, tmp_path):
+        yield bench
