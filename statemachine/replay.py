@@ -72,10 +72,12 @@ def replay(
     run_uid: RunUID | None = None,
     to: int | None = None,
     without: frozenset[int] = frozenset(),
+    whole: bool = True,
 ) -> Fold:
     """Fold entries of one writer, in order.
 
-    run_uid: only that Run. to: stop after this seq. without: leave these seqs out (what if); nothing is compared from
+    run_uid: only that Run. whole: the entries are all that the writer wrote, so that a missing number is a missing
+    record; False for those of one Run alone, as the API gives them. to: stop after this seq. without: leave these seqs out (what if); nothing is compared from
     the first of them on, since the commands then differ by intent. Raises UnknownRules.
     """
     folder = _Folder(without)
@@ -89,7 +91,8 @@ def replay(
             break
         if record.rules not in RULES:
             raise UnknownRules(entry, record.rules)
-        folder.count(record)
+        if whole:
+            folder.count(record)
         if run_uid in (None, record.run_uid) and not folder.fold(entry, record):
             break
     return Fold(

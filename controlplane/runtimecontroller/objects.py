@@ -1,0 +1,127 @@
+"""What a Runtime is made of in the API: identity, rights, Service, Deployment. Pure: a Runtime in, objects out.
+
+`controller` applies them, in this order, by server-side apply. Every name follows from the Runtime's, and all but the
+namespace's CA belong to it, so garbage collection takes them when it goes.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from controlplane.kube.resources import CONFIGMAPS as _CONFIGMAPS
+from controlplane.kube.resources import DEPLOYMENTS, ROLEBINDINGS, ROLES, SERVICEACCOUNTS, SERVICES, Kind
+from controlplane.kube.types import PlainObject, RuntimeObject
+from controlplane.runtimecontroller.template import (
+    CA_CONFIG_MAP,
+    PORT,
+    PORT_NAME,
+    RUNTIME_LABEL,
+    Settings,
+    pod_template,
+)
+
+MANAGER: Final = "kruntimes"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"  # of everything made here
+
+
+def _plain(kind: Kind[Any]) -> Kind[PlainObject]:
+    """The kind with its answers read only as far as their metadata."""
+    return Kind(kind.group, kind.version, kind.plural, kind.kind, PlainObject)
+
+
+CONFIG_MAP, ACCOUNT, ROLE = _plain(_CONFIGMAPS), _plain(SERVICEACCOUNTS), _plain(ROLES)
+BINDING, SERVICE, DEPLOYMENT = _plain(ROLEBINDINGS), _plain(SERVICES), _plain(DEPLOYMENTS)
+KINDS: Final = (CONFIG_MAP, ACCOUNT, ROLE, BINDING, SERVICE, DEPLOYMENT)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """One object to apply."""
+
+    kind: Kind[PlainObject]
+    name: str
+    body: dict[str, Any]
+
+
+def object_name(runtime: str) -> str:
+    """The name of a Runtime's ServiceAccount, Role, RoleBinding, Service and Deployment."""
+    return f"runtime-{runtime}"
+
+
+def wanted_objects(runtime: RuntimeObject, settings: Settings) -> tuple[Wanted, ...]:
+    """Everything that a Runtime needs, in the order in which it is needed. Its template has no `problems`."""
+    name = object_name(runtime.metadata.name)
+    role_ref = {"apiGroup": ROLES.group, "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": runtime.metadata.namespace}
+    ports = [{"name": PORT_NAME, "port": PORT, "targetPort": PORT, "protocol": "TCP"}]
+    service = {"selector": {RUNTIME_LABEL: runtime.metadata.name}, "ports": ports}
+    return (
+        _ca(runtime, settings),
+        _owned(ACCOUNT, runtime, {"automountServiceAccountToken": False}),
+        _owned(ROLE, runtime, {"rules": _rules()}),
+        _owned(BINDING, runtime, {"roleRef": role_ref, "subjects": [subject]}),
+        _owned(SERVICE, runtime, {"spec": service}),
+        _owned(DEPLOYMENT, runtime, {"spec": _deployment(runtime, settings)}),
+    )
+
+
+def _deployment(runtime: RuntimeObject, settings: Settings) -> dict[str, Any]:
+    name = runtime.metadata.name
+    return {
+        "replicas": runtime.spec.replicas,
+        "selector": {"matchLabels": {RUNTIME_LABEL: name}},
+        "template": pod_template(
+            name,
+            runtime.spec.template,
+            service_account=object_name(name),
+            daemon_image=runtime.spec.daemon_image or settings.daemon_image,
+            settings=settings,
+        ),
+        # A rollout never has fewer Pods than before: Runs move from a Pod that drains to one that is ready.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "revisionHistoryLimit": 2,
+    }
+
+
+def _rules() -> list[dict[str, Any]]:
+    """What a runtimed may do, in its own namespace."""
+    read = ["get", "list", "watch"]
+    return [
+        {"apiGroups": ["kruntimes.io"], "resources": ["runs"], "verbs": [*read, "patch"]},
+        {"apiGroups": ["kruntimes.io"], "resources": ["runs/status"], "verbs": ["patch"]},
+        {"apiGroups": ["kruntimes.io"], "resources": ["runtimes"], "verbs": read},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": read},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]
+
+
+def _ca(runtime: RuntimeObject, settings: Settings) -> Wanted:
+    """The installation's root for the Pods of a namespace. All its Runtimes share it, so no single one owns it."""
+    metadata = {"name": CA_CONFIG_MAP, "namespace": runtime.metadata.namespace, "labels": {MANAGED_BY: MANAGER}}
+    body = {
+        "apiVersion": CONFIG_MAP.api_version,
+        "kind": CONFIG_MAP.kind,
+        "metadata": metadata,
+        "data": {"ca.crt": settings.root_pem},
+    }
+    return Wanted(CONFIG_MAP, CA_CONFIG_MAP, body)
+
+
+def _owned(kind: Kind[PlainObject], runtime: RuntimeObject, fields: dict[str, Any]) -> Wanted:
+    name = object_name(runtime.metadata.name)
+    owner = {
+        "apiVersion": runtime.api_version,
+        "kind": runtime.kind,
+        "name": runtime.metadata.name,
+        "uid": runtime.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {
+        "name": name,
+        "namespace": runtime.metadata.namespace,
+        "labels": {MANAGED_BY: MANAGER, RUNTIME_LABEL: runtime.metadata.name},
+        "ownerReferences": [owner],
+    }
+    return Wanted(kind, name, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **fields})
