@@ -24,6 +24,8 @@ REPEAT_WINDOW_US: Final = 10 * 60 * 1_000_000
 NAME_MAX_BYTES: Final = 253
 MESSAGE_MAX_BYTES: Final = 1024  # Kubernetes' own bound of an Event's note
 
+SETTLE_S: Final = 0.1  # an Event can wait; the write that it tells of should not queue behind it
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +73,7 @@ class EventRecorder:
         """Write what was emitted, for ever."""
         while True:
             await self._arrived.wait()
+            await asyncio.sleep(SETTLE_S)
             await self.flush()
 
     async def flush(self) -> None:

@@ -27,6 +27,7 @@ from controlplane.kube.plugin import Credential, Plugin
 
 CHECK_INTERVAL_S: Final = 1.0  # files are looked at this often at most: a rotated token is used within a second
 CONNECTIONS_MAX: Final = 64  # at once; watches hold one each, and a burst of calls need not mean a burst of handshakes
+KEEP_ALIVE_S: Final = 75.0  # below the 90 s and more after which API servers and their proxies close an idle connection
 READ_BUFFER_BYTES: Final = 2 * 1024 * 1024  # above etcd's 1.5 MiB, so that one object needs no second wake-up
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ class Generation:
         with _as_files(access, certificate) as (ca, cert, key):
             configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file = ca, cert, key
             self._rest = pieces().RESTClientObject(configuration)
+        # The library leaves the default of 15 s; API servers keep idle connections for minutes, and a call after a while
+        # should not begin with a handshake.
+        self._rest.pool_manager.connector._keepalive_timeout = KEEP_ALIVE_S
         # The library's own session asks two threads about proxies and netrc before each request; this one uses the
         # library's connector, with its TLS configuration, and a proxy that was looked up once.
         self.session = aiohttp.ClientSession(

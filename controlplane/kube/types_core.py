@@ -143,7 +143,7 @@ class KubeEvent(ApiStruct, frozen=True, kw_only=True):
     kind: str = "Event"
     metadata: ObjectMeta = ObjectMeta()
     involved_object: ObjectReference = ObjectReference()
-    type: str = "Normal"
+    type: str = ""
     reason: str = ""
     message: str = ""
     source: EventSource = EventSource()
