@@ -44,7 +44,7 @@ class Generation:
         with _as_files(access, certificate) as (ca, cert, key):
             configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file = ca, cert, key
             self._rest = pieces().RESTClientObject(configuration)
-        # The library leaves the default of 15 s; API servers keep idle connections for minutes, and a call after a while
+        # The library leaves the default of 15 s; API servers keep idle connections for minutes; a call after a while
         # should not begin with a handshake.
         self._rest.pool_manager.connector._keepalive_timeout = KEEP_ALIVE_S
         # The library's own session asks two threads about proxies and netrc before each request; this one uses the
