@@ -112,7 +112,7 @@ async def test_facts_are_kept_marked_stale_and_used_while_the_api_is_away(
     assert follower.run("f").phase is Phase.READY
 
 
-async def test_a_namespace_is_followed_from_its_first_runtime_on(follower: Follower) -> None:
+async def test_a_namespace_is_followed_from_its_first_runtime_to_its_last_run(follower: Follower) -> None:
     async with asyncio.timeout(5):
         await follower.feed.synced()
     follower.kube.seed(RUNS, function_run("f", namespace="other", uid="uid-other"))
@@ -126,6 +126,11 @@ async def test_a_namespace_is_followed_from_its_first_runtime_on(follower: Follo
         return fact is not None and fact.phase is Phase.RELEASING
 
     await eventually(released)
+    kept = len(follower.feed._namespaces)
+    follower.kube.store.delete(RUNS, "other", "f", None, None)
+    await eventually(lambda: len(follower.feed._namespaces) == kept - 1)
+    follower.kube.seed(RUNTIMES, runtime_object(namespace="other", uid="uid-runtime-again"))
+    await eventually(lambda: len(follower.feed._namespaces) == kept)
 
 
 async def test_pods_come_change_and_go_with_their_slices(follower: Follower) -> None:

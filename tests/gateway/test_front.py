@@ -295,3 +295,29 @@ async def test_more_connections_than_allowed_are_closed_at_once(
     second = await gateway.client()
     assert await second.closed()
     assert (await first.request()).status == 200
+
+
+async def test_what_we_rely_on_of_aiohttps_connection_is_still_there(gateway: Stage) -> None:
+    connection = gateway.front()
+    for name in (
+        "_buffer_paused",
+        "_close",
+        "_current_request",
+        "_drain_helper",
+        "_force_close",
+        "_handler_waiter",
+        "_keepalive_handle",
+        "_max_msg_queue_size",
+        "_messages",
+        "_msg_queue_resume_size",
+        "_next_keepalive_close_time",
+        "_parser",
+        "_pause_reading_for_buffer",
+        "_paused",
+        "_process_keepalive",
+        "_request_in_progress",
+        "_resume_reading_if_drained",
+        "_task_handler",
+        "_waiter",
+    ):
+        assert hasattr(connection, name), f"aiohttp's RequestHandler has no {name} any more: adapt front.Connection"

@@ -1,0 +1,144 @@
+"""The answers of the gateway: one shape for every error, bytes for the socket.
+
+Here: the Status of an error, the header block of any response. Pure but for the Date, which is given. Not here: which
+reason applies (`invoke`), the socket (`front`). Next: `invoke` builds an `Answer`, `front` writes it.
+"""
+
+import re
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from dataplane.wire.messages import Cause, Hop
+from statemachine.reasons import Reason
+
+_encode: Final = msgspec.json.Encoder().encode
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
+RETRY_AFTER_S: Final = 1  # seconds; what waits is a registration, a worker or an API server: short
+MESSAGE_MAX_CHARS: Final = 8192  # an error's message: exception text and its last frames come bounded from the owner
+
+
+class _Details(Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[Cause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class _Extension(Struct, frozen=True, rename="camel"):
+    hop: Hop
+    invocation_id: str
+    retryable: bool
+
+
+class _Status(Struct, frozen=True, rename="camel", kw_only=True):
+    kind: str = "Status"
+    api_version: str = "v1"
+    metadata: dict[str, str] = {}
+    status: str = "Failure"
+    message: str
+    reason: str
+    code: int
+    details: _Details
+    kruntimes: _Extension
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """An error before it is written: the reason decides status code and the defaults of the rest."""
+
+    reason: Reason
+    message: str = ""
+    hop: Hop = "gateway"
+    retryable: bool | None = None
+    retry_after_s: int | None = None
+    causes: tuple[Cause, ...] = ()
+    close: bool = False
+    """The connection cannot be used any more."""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A whole response, except for what the connection adds."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+    content_type: str = "application/json"
+    close: bool = False
+    reason: str = ""
+    """For metrics: the Reason of an error, empty for a success."""
+
+
+def error_answer(failure: Failure, *, invocation_id: str, uid: str = "", name: str = "") -> Answer:
+    """The one JSON shape of every error: a Kubernetes Status, and ours beside it (I1).
+
+    `uid` and `name` are those of the Run, as far as the caller may know them.
+    """
+    info = failure.reason.info
+    retryable = info.retryable if failure.retryable is None else failure.retryable
+    retry_after = failure.retry_after_s
+    if retry_after is None and retryable and info.http_status in (429, 503):
+        retry_after = RETRY_AFTER_S
+    about_run = bool(uid)
+    status = _Status(
+        message=(failure.message or info.sentence)[:MESSAGE_MAX_CHARS],
+        reason=failure.reason.value,
+        code=info.http_status,
+        details=_Details(
+            name=name,
+            group="kruntimes.io" if about_run else "",
+            kind="runs" if about_run else "",
+            uid=uid,
+            causes=failure.causes,
+            retry_after_seconds=retry_after or 0,
+        ),
+        kruntimes=_Extension(hop=failure.hop, invocation_id=invocation_id, retryable=retryable),
+    )
+    headers = [("X-Kruntime-Invocation-ID", invocation_id)]
+    if retry_after:
+        headers.append(("Retry-After", str(retry_after)))
+    if failure.reason is Reason.UNAUTHENTICATED:
+        headers.append(("WWW-Authenticate", 'Bearer realm="kruntimes"'))
+    if failure.reason is Reason.METHOD_NOT_ALLOWED:
+        headers.append(("Allow", "POST"))
+    return Answer(
+        status=info.http_status,
+        body=_encode(status),
+        headers=tuple(headers),
+        close=failure.close,
+        reason=failure.reason.value,
+    )
+
+
+def server_timing(entries: tuple[tuple[str, float], ...]) -> str:
+    """A Server-Timing value: `name;dur=milliseconds` per hop, outermost first."""
+    return ", ".join(f"{name};dur={milliseconds:.3f}" for name, milliseconds in entries)
+
+
+def encode_response(answer: Answer, *, unix_s: int, minor: int, keep_alive: bool, with_body: bool) -> bytes:
+    """The bytes of one response. A HEAD request gets the length of what GET would get, and no body."""
+    parts = [_status_line(answer.status), _date_line(unix_s), "Content-Type: ", answer.content_type]
+    for name, value in answer.headers:
+        parts += ("\r\n", name, ": ", _UNPRINTABLE.sub("?", value))
+    if not keep_alive:
+        parts.append("\r\nConnection: close")
+    elif minor == 0:
+        parts.append("\r\nConnection: keep-alive")
+    parts += ("\r\nContent-Length: ", str(len(answer.body)), "\r\n\r\n")
+    head = "".join(parts).encode("ascii")
+    return head + answer.body if with_body else head
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> str:
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+
+
+@lru_cache(maxsize=1)
+def _date_line(unix_s: int) -> str:
+    return f"Date: {formatdate(unix_s, usegmt=True)}\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
