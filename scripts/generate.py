@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import image_locks
+
 from controlplane.kube import crd
 from statemachine import diagram
 
@@ -16,6 +18,7 @@ def generated() -> Iterator[tuple[Path, str]]:
         yield ROOT / "deploy" / "crds" / name, text
     yield ROOT / "docs" / "lifecycle.md", diagram.lifecycle_markdown()
     yield ROOT / "docs" / "reasons.md", diagram.reasons_markdown()
+    yield from image_locks.render()
 
 
 def main() -> int:

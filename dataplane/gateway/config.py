@@ -34,10 +34,13 @@ class Config(Struct, frozen=True, kw_only=True):
     permission: tuple[str, str]
     """(verb, subresource of runs) that a caller needs on the Run."""
     endpoint_lag_s: float
+    to_owner: bool
+    """Calls go to the Run's owner when its address is known; else to any ready endpoint of the Runtime's Service."""
     share_port: bool
     """Several gateway processes listen on this address, and the kernel deals connections out."""
 
 
+ROUTINGS = ("owner", "service")
 PERMISSIONS = {"get runs": ("get", ""), "create runs/invoke": ("create", "invoke")}
 
 
@@ -60,9 +63,12 @@ def from_environ(environ: Mapping[str, str]) -> Config:
         kubeconfig=kubeconfig,
         permission=PERMISSIONS.get(environ.get("KRUNTIMES_INVOKE_PERMISSION", "get runs"), ("", "")),
         endpoint_lag_s=float(lag) if lag.replace(".", "", 1).isdigit() else -1.0,
+        to_owner=environ.get("KRUNTIMES_GATEWAY_ROUTING", "owner") != "service",
         share_port=environ.get("KRUNTIMES_GATEWAY_SHARE_PORT", "") == "1",
     )
     wrong = validate(config)
+    if environ.get("KRUNTIMES_GATEWAY_ROUTING", "owner") not in ROUTINGS:
+        wrong.append(f"KRUNTIMES_GATEWAY_ROUTING must be one of: {', '.join(ROUTINGS)}.")
     if wrong:
         raise ConfigError(" ".join(wrong))
     return config

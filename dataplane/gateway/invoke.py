@@ -72,14 +72,16 @@ class Invoker:
         suspects: Suspects,
         clock: Clock,
         on_owner_refused: Callable[[Owner], None],
+        to_owner: bool = True,
     ) -> None:
-        """`on_owner_refused` hears of owners at whose address nobody listens; it is quick and never raises."""
+        """`to_owner`: as in `routing.route`. `on_owner_refused` hears of owners at whose address nobody listens; it is quick and never raises."""
         self._projection = projection
         self._changes = changes
         self._gatekeeper = gatekeeper
         self._forwarder = forwarder
         self._suspects = suspects
         self._on_owner_refused = on_owner_refused
+        self._to_owner = to_owner
         self._clock = clock
         self._turn = 0
         self.caps = HoldCaps()
@@ -125,7 +127,7 @@ class Invoker:
         owner = await self._find(call, user)
         await self._authorize(credential, user, owner)
         call.name = owner.run.name
-        decision = routing.route(self._projection, owner, avoid=self._suspects.current(), turn=self._next_turn())
+        decision = self._route(owner)
         if isinstance(decision, routing.Refuse):
             _reject(decision.reason, decision.message)
         if not call.ask.media_type_taken:
@@ -227,12 +229,19 @@ class Invoker:
                 if not isinstance(found, Owner):
                     _reject(found.reason, found.message)
                 owner = found
-                decision = routing.route(
-                    self._projection, owner, avoid=self._suspects.current(), turn=self._next_turn()
-                )
+                decision = self._route(owner)
         finally:
             if hold_until_s is not None:
                 self.caps.give_moving()
+
+    def _route(self, owner: Owner) -> routing.Decision:
+        return routing.route(
+            self._projection,
+            owner,
+            avoid=self._suspects.current(),
+            turn=self._next_turn(),
+            to_owner=self._to_owner,
+        )
 
     async def _forward(self, call: _Call, to: routing.Forward, user: User, body: bytes) -> Outcome:
         left_s = call.deadline_s - self._clock.monotonic()

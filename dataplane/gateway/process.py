@@ -96,6 +96,7 @@ class Gateway:
             suspects=self._suspects,
             clock=clock,
             on_owner_refused=self._reports.refused,
+            to_owner=config.to_owner,
         )
         self._metrics = Metrics(clock)
         self._front = Front(Site(self._invoker, self._metrics, ready=lambda: self._ready).answer, clock)

@@ -60,9 +60,12 @@ def find(projection: Projection, namespace: str, runtime: str, uid: RunUID) -> O
             return owner
 
 
-def route(projection: Projection, owner: Owner, *, avoid: Collection[PodUID] = (), turn: int = 0) -> Decision:
+def route(
+    projection: Projection, owner: Owner, *, avoid: Collection[PodUID] = (), turn: int = 0, to_owner: bool = True
+) -> Decision:
     """Where a call of this Run goes now.
 
+    `to_owner`: to the owner when its address is known; False sends it to any ready endpoint, as a plain Service would.
     `avoid` are Pods that refused a connection a moment ago: others' calls are not sent through them, while a Run's own
     owner is always asked. `turn` spreads calls over the ready endpoints when the owner has no known address.
     """
@@ -75,7 +78,7 @@ def route(projection: Projection, owner: Owner, *, avoid: Collection[PodUID] = (
         if run.attempt == 0:
             return Refuse(Reason.RUN_NOT_READY, "the Run has not been assigned to a Pod yet")
         return Hold(Reason.RUN_NOT_READY, "the Run is moving to another Pod")
-    if owner.pod is not None:
+    if owner.pod is not None and to_owner:
         return Forward(owner.pod, True, run.attempt, run.pod_uid)
     ready = [pod for pod in projection.ready_pods(run.namespace, run.runtime) if pod.uid not in avoid]
     if not ready:

@@ -14,13 +14,46 @@ from typing import Final
 
 from clusterlib.settings import BINARIES, CACHE, COREDNS, ETCD, HELM, KUBERNETES, READY_CACHE, ClusterError
 
-_STAGING: Final = (
-    "api apiextensions-apiserver apimachinery apiserver cli-runtime client-go cloud-provider cluster-bootstrap "
-    "code-generator component-base component-helpers controller-manager cri-api cri-client csi-translation-lib "
-    "dynamic-resource-allocation endpointslice externaljwt kms kube-aggregator kube-controller-manager kube-proxy "
-    "kube-scheduler kubectl kubelet metrics mount-utils pod-security-admission sample-apiserver sample-cli-plugin "
-    "sample-controller"
-).split()
+_STAGING: Final = [
+    "api",
+    "apiextensions-apiserver",
+    "apimachinery",
+    "apiserver",
+    "cli-runtime",
+    "client-go",
+    "cloud-provider",
+    "cluster-bootstrap",
+    "code-generator",
+    "component-base",
+    "component-helpers",
+    "controller-manager",
+    "cri-api",
+    "cri-client",
+    "csi-translation-lib",
+    "dynamic-resource-allocation",
+    "endpointslice",
+    "externaljwt",
+    "kms",
+    "kube-aggregator",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+    "metrics",
+    "mount-utils",
+    "pod-security-admission",
+    "sample-apiserver",
+    "sample-cli-plugin",
+    "sample-controller",
+]
+
+_MODULES: Final = {
+    "etcd": ("go.etcd.io/etcd/server/v3", ETCD, ""),
+    "helm": ("helm.sh/helm/v4", HELM, "/cmd/helm"),
+    "coredns": ("github.com/coredns/coredns", COREDNS, ""),
+}
+"""Module, version, and the package in it that is the program."""
 
 _MAIN: Final = """// One binary for every component of Kubernetes: the first argument says which.
 package main
@@ -103,12 +136,7 @@ def _build(name: str) -> None:
         raise ClusterError(f"{name} is not cached, and building it needs Go (`go` is not on the PATH)")
     with tempfile.TemporaryDirectory(prefix="kruntimes-go-") as text:
         folder = Path(text)
-        package = {
-            "kubernetes": _kubernetes,
-            "etcd": lambda folder: _module(folder, "go.etcd.io/etcd/server/v3", ETCD, ""),
-            "helm": lambda folder: _module(folder, "helm.sh/helm/v4", HELM, "/cmd/helm"),
-            "coredns": lambda folder: _module(folder, "github.com/coredns/coredns", COREDNS, ""),
-        }[name](folder)
+        package = _kubernetes(folder) if name == "kubernetes" else _module(folder, *_MODULES[name])
         flags = ["-trimpath", "-ldflags", _ldflags(name), "-o", str(folder / "built")]
         _go(folder, "build", *flags, package)
         _install((folder / "built").read_bytes(), path(name))
@@ -136,12 +164,17 @@ def _ldflags(name: str) -> str:
     major, minor, _ = KUBERNETES.removeprefix("v").split(".")
     values = {"gitVersion": KUBERNETES, "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    return " ".join(["-s -w", *(f"-X {package}.{key}={value}" for package in packages for key, value in values.items())])
+    return " ".join(
+        ["-s -w", *(f"-X {package}.{key}={value}" for package in packages for key, value in values.items())]
+    )
 
 
 def _go(folder: Path, *arguments: str) -> None:
     done = subprocess.run(
-        ["nice", "go", *arguments], cwd=folder, env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}, check=False
+        ["nice", "go", *arguments],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"},
+        check=False,
     )
     if done.returncode != 0:
         raise ClusterError(f"`go {arguments[0]}` failed in {folder}")

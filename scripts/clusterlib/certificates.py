@@ -47,9 +47,7 @@ def service_account_key(folder: Path) -> None:
     """The pair that signs ServiceAccount tokens: `sa.key`, `sa.pub`."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     (folder / "sa.key").write_bytes(_pem(key))
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     (folder / "sa.pub").write_bytes(public)
 
 

@@ -17,7 +17,6 @@ from clusterlib.settings import (
     HOST_LINK,
     LINK_BITS,
     NAME,
-    NETWORK_NAMESPACE,
     NODE_IP,
     NODE_LINK,
     POD_RANGE,
@@ -28,7 +27,6 @@ from clusterlib.settings import (
 )
 
 HOLDER: Final = "holder"
-NETNS_FILE: Final = Path("/run/netns") / NETWORK_NAMESPACE
 MADE_FOLDERS: Final = STATE / "made-folders"
 """Mount points that this machine did not have: removed again."""
 
@@ -45,11 +43,11 @@ def run(*command: str, check: bool = True) -> str:
 
 def make() -> Process:
     """Make everything and return the process that keeps it."""
-    _make_network()
     _make_cgroups()
     _make_folders()
     holder = _start_holder()
     processes.record(holder)
+    _make_network(holder)
     for name, value in _SYSCTLS.items():
         setting = f"test ! -e /proc/sys/{name} || echo {value} > /proc/sys/{name}"
         run("nsenter", "--target", str(holder.pid), "--mount", "--net", "--", "sh", "-c", setting)
@@ -59,31 +57,29 @@ def make() -> Process:
 def remove() -> None:
     """Remove everything that `make` made. The processes have ended."""
     run("ip", "link", "del", HOST_LINK, check=False)  # routes go with it
-    if NETNS_FILE.exists():
-        run("ip", "netns", "del", NETWORK_NAMESPACE)
     for group in _cgroups():
         _remove_cgroup(group)
     with contextlib.suppress(FileNotFoundError):
         for folder in reversed(MADE_FOLDERS.read_text().split()):
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                Path(folder).rmdir()
 
 
 def left_behind() -> list[str]:
     """What of it is still there, for people."""
-    found = [f"network namespace {NETNS_FILE}"] if NETNS_FILE.exists() else []
-    if Path("/sys/class/net", HOST_LINK).exists():
-        found.append(f"link {HOST_LINK}")
+    found = [f"link {HOST_LINK}"] if Path("/sys/class/net", HOST_LINK).exists() else []
     found += [f"control group {group}" for group in _cgroups()]
-    found += [f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if
-              line.split()[4].startswith(f"{STATE}/")]
+    found += [
+        f"mount {line.split()[4]}"
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        if line.split()[4].startswith(f"{STATE}/")
+    ]
     return found
 
 
-def _make_network() -> None:
-    inside = ("ip", "-n", NETWORK_NAMESPACE)
-    run("ip", "netns", "add", NETWORK_NAMESPACE)
-    run("ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", NODE_LINK, "netns", NETWORK_NAMESPACE)
+def _make_network(holder: Process) -> None:
+    inside = ("nsenter", "--target", str(holder.pid), "--net", "--", "ip")
+    run("ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", NODE_LINK, "netns", str(holder.pid))
     run("ip", "addr", "add", f"{HOST_IP}/{LINK_BITS}", "dev", HOST_LINK)
     run("ip", "link", "set", HOST_LINK, "up")
     run(*inside, "link", "set", "lo", "up")
@@ -104,7 +100,7 @@ def _make_folders() -> None:
 
 
 def _start_holder() -> Process:
-    command = ["nsenter", f"--net={NETNS_FILE}", "unshare", "--mount", "--pid", "--fork", "--mount-proc"]
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc"]
     script = str(Path(__file__).with_name("holder.py"))
     with (STATE / "logs" / "holder.log").open("ab") as log:
         outer = subprocess.Popen(
@@ -145,7 +141,7 @@ def _remove_cgroup(group: Path) -> None:
     for folder, _, _ in os.walk(group, topdown=False):
         for _ in processes.polls(5.0):
             try:
-                os.rmdir(folder)
+                Path(folder).rmdir()
                 break
             except FileNotFoundError:
                 break

@@ -13,7 +13,6 @@ BINARIES: Final = {"kubernetes": KUBERNETES, "etcd": ETCD, "helm": HELM, "coredn
 NAME: Final = "kruntimes-cluster"
 NODE_NAME: Final = "kruntimes-node"
 
-NETWORK_NAMESPACE: Final = NAME
 HOST_LINK, NODE_LINK = "krt-host", "krt-node"
 HOST_IP, NODE_IP, LINK_BITS = "10.250.0.1", "10.250.0.2", 24
 POD_RANGE: Final = "10.244.0.0/24"

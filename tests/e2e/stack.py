@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -21,7 +22,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 
+from controlplane.embedded import topology
+from controlplane.embedded.datadir import Config
 from controlplane.kube.client import KubeClient
 
 ROOT: Final = Path(__file__).parents[2]
@@ -155,6 +159,29 @@ class Stack:
             yield client
 
     @asynccontextmanager
+    async def another_gateway(self, *, routing: str) -> AsyncIterator[str]:
+        """A second gateway of the same installation, with the gateway's own identity; yields its base URL."""
+        config = msgspec.json.decode((self.directory / "config.json").read_bytes(), type=Config)
+        own = next(
+            one for one in topology.processes(self.directory, config, (), os.environ) if one.name == "gateway"
+        ).env
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        changed = {"KRUNTIMES_GATEWAY_BIND": f"127.0.0.1:{port}", "KRUNTIMES_GATEWAY_ROUTING": routing}
+        with (self.directory.parent / "gateway.stderr").open("w") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "dataplane.gateway", cwd=ROOT, env=own | changed, stderr=stderr
+            )
+        try:
+            async with self.https() as https:
+                await settled(lambda: _answers(https, f"https://127.0.0.1:{port}/readyz"), bool)
+            yield f"https://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            assert await process.wait() == 0
+
+    @asynccontextmanager
     async def https(self, token: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
         """An HTTPS client that trusts the installation and carries a token."""
         context = ssl.create_default_context(cafile=str(self.directory / "pki" / "root.crt"))
@@ -165,6 +192,14 @@ class Stack:
         }
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
             yield session
+
+
+async def _answers(https: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with https.get(url) as answer:
+            return answer.status == 200
+    except aiohttp.ClientError:
+        return False
 
 
 def ca_of(run: Any) -> bytes:

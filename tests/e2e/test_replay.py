@@ -1,4 +1,4 @@
-"""krt replay of a real Run: it folds to the phases that a watch saw, and one flipped byte is refused with its offset."""
+"""krt replay of a real Run: it folds to the phases that a watch saw, and a flipped byte is refused with its offset."""
 
 import json
 from contextlib import aclosing

@@ -147,33 +147,35 @@ async def test_a_released_slot_is_used_again_and_nothing_stays_on_disk(stack: St
 
 
 async def test_an_invoke_sent_to_the_wrong_pod_is_passed_on_to_the_owner(fresh: Stack) -> None:
-    """A Runtime with 2 replicas: the gateway is held to the Pod that does not own the Run."""
+    """A Runtime with 2 replicas, and a second gateway that asks any ready Pod, as a plain Service would."""
     fresh.start()
     assert fresh.kubectl("scale", "runtime", "python", "--replicas=2").code == 0
     until(
         "two Pods are Ready",
         lambda: fresh.kubectl("get", "runtime", "python", "-o", "jsonpath={.status.readyReplicas}").out == "2",
     )
-    async with fresh.client() as client, fresh.https() as https:
-        seen: set[str] = set()
-        for _ in range(8):
+    async with fresh.client() as client, fresh.https() as https, fresh.another_gateway(routing="service") as other:
+        owners: set[str] = set()
+        for _ in range(4):
             name = next(NAME)
             await client.create(RUNS, "default", function(name, COUNTER))
-            run = await settled(
-                lambda name=name: client.get(RUNS, "default", name), lambda r: r.status.phase == "Ready"
-            )
-            seen.add(run.status.assigned_pod_uid or "")
-            endpoint = run.status.endpoint
-            assert endpoint is not None
-            hops = []
-            for count in range(1, 5):
-                # The header is honoured for tests of the path only by a gateway that was told so; here each Pod is asked
-                # directly as a peer would, by way of the Service: whichever answers, the state is the owner's.
-                async with https.post(endpoint.url, data=b"{}") as answer:
+            run = await settled(lambda name=name: client.get(RUNS, "default", name), ready)
+            owners.add(run.status.assigned_pod_uid)
+            local, proxied = set(), set()
+            for count in range(1, 9):
+                gateway = other if count % 2 else fresh.gateway
+                async with https.post(run.status.endpoint.url.replace(fresh.gateway, gateway), data=b"{}") as answer:
                     assert answer.status == 200, await answer.text()
                     assert (await answer.json())["outputs"]["count"] == count
-                    hops.append(answer.headers["Server-Timing"])
-        assert len(seen) == 2
+                    hops = tuple(part.split(";")[0].strip() for part in answer.headers["Server-Timing"].split(","))
+                    (proxied if "peer" in hops else local).add(gateway)
+            assert proxied == {other}, (local, proxied)
+            assert fresh.gateway in local
+        assert len(owners) == 2
+
+
+def ready(run: Any) -> bool:
+    return bool(run.status.phase == "Ready")
 
 
 @pytest.mark.parametrize("victims", [("runtime",), ("runtimed",), ("runtime", "runtimed")], ids="+".join)
