@@ -13,6 +13,7 @@ from statemachine.run import Mode
 from tests.kit.builders import assigned, function_run, task_run
 from tests.kit.waiting import eventually
 from tests.runtimed.fakes import NAMESPACE, POD, POD_UID, FakePod
+from tests.runtimed.fakeserver import failing
 from tests.runtimed.world import CrashPoints, World, life_with_crash
 
 NEVER = 10_000
@@ -58,8 +59,6 @@ async def server_restarts(pod: FakePod, world: World) -> None:
 
 
 async def registration_fails(pod: FakePod, world: World) -> None:
-    from tests.runtimed.fakes import failing
-
     pod.server.register_error = failing("ImportFailed", "no module")
     await ended(pod, "f", "Failed")
     run = pod.run("f")

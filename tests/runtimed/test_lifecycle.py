@@ -9,7 +9,8 @@ from controlplane.kube.resources import PODS, RUNS
 from tests.kit.builders import assigned, function_run, runtime_pod, task_run
 from tests.kit.fakekube import lost
 from tests.kit.waiting import eventually
-from tests.runtimed.fakes import NAMESPACE, POD, POD_UID, FakePod, failing
+from tests.runtimed.fakes import NAMESPACE, POD, POD_UID, FakePod
+from tests.runtimed.fakeserver import failing
 
 
 def scheduled(name: str = "f", **more: object):  # type: ignore[no-untyped-def]

@@ -5,7 +5,7 @@ it makes, to the API or to the Runtime Server.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,30 +14,39 @@ from controlplane.kube.patches import status_patch, take_finalizer_patch
 from controlplane.kube.resources import RUNS
 from controlplane.kube.translate import run_from_object
 from controlplane.kube.types import RunObject
+from runtimes.contract import messages as m
 from statemachine import commands as cmd
 from statemachine.events import Bound, CancelRequested, DeletionRequested, Event, Role
 from statemachine.invariants import violations
 from statemachine.run import Phase, PodUID, Run
 from statemachine.step import explained, step
 from tests.kit.fakekube import FakeKube
-from tests.runtimed.fakes import NAMESPACE, POD, FakePod
+from tests.runtimed.fakes import NAMESPACE, FakePod
 
 TICK_S = 0.002
+SERVING = (Phase.REGISTERING, Phase.READY)
 
 
 class World:
-    """The control plane for the Runs of one Pod. `eligible`: the Pod may be bound to."""
+    """The control plane for the Runs of some Pods. `eligible`: Pods may be bound to, by index `pick`."""
 
-    def __init__(self, pod: FakePod) -> None:
+    def __init__(self, pod: FakePod, *others: FakePod) -> None:
         self.pod = pod
+        self.pods = (pod, *others)
         self.eligible = True
+        self.pick: Callable[[], int] = lambda: 0
         self.broken: list[str] = []
         self._last: dict[str, Run] = {}
         pod.kube.store.subscribers.append(self._watch)
+        for each in self.pods:
+            each.server.witness = self._begun
 
     def _watch(self, entry: Any) -> None:
         """Every revision of every Run keeps the invariants and is explained by one row."""
-        if entry.plural != RUNS.plural or entry.after is None:
+        if entry.plural != RUNS.plural:
+            return
+        if entry.after is None:
+            self._gone(entry.before["metadata"]["uid"])
             return
         run = run_from_object(self.pod.kube._typed(RUNS, entry.after))
         before = self._last.get(run.uid)
@@ -45,6 +54,22 @@ class World:
         if before is not None and not explained(before, run):
             self.broken.append(f"no row leads from {before.phase} to {run.phase}")
         self._last[run.uid] = run
+        for pod in self.pods:
+            if pod.lets_in(run.uid) and not (run.epoch == pod.epoch_of(run.uid) and run.phase in SERVING):
+                self.broken.append(f"{pod.config.pod_uid} lets calls in of an epoch that the API ended: {run.status}")
+
+    def _begun(self, epoch: m.Epoch) -> None:
+        """Nothing is registered or executed before the finalizer is on."""
+        run = self._last.get(epoch.run_uid)
+        if run is not None and run.status.attempt == epoch.attempt and run.status.pod_uid and not run.finalizer:
+            self.broken.append(f"{epoch} is begun without the finalizer")
+
+    def _gone(self, uid: str) -> None:
+        """The object goes only after its registration."""
+        for pod in self.pods:
+            held = pod.server.held.get(uid)
+            if held is not None and held.open:
+                self.broken.append(f"{pod.config.pod_uid} still holds {uid}, whose object is gone")
 
     async def run(self) -> None:
         while True:
@@ -69,7 +94,8 @@ class World:
         if run.cancel_requested and run.phase in (Phase.PENDING, Phase.SCHEDULED) and not run.deleting:
             return CancelRequested(at_us=now)
         if run.phase is Phase.PENDING and self.eligible:
-            return Bound(at_us=now + 60_000_000, pod_name=POD, pod_uid=PodUID(self.pod.config.pod_uid))
+            pod = self.pods[self.pick()].config
+            return Bound(at_us=now + 60_000_000, pod_name=pod.pod_name, pod_uid=PodUID(pod.pod_uid))
         return None
 
     async def _perform(self, run: Run, obj: RunObject, commands: tuple[cmd.Command, ...]) -> None:

@@ -1,0 +1,126 @@
+"""The folders of this Pod's Runs: where they are, and how they go.
+
+`<work>/runs/<run UID>/<attempt>/src` holds the source; the Runtime Server makes `home` and `tmp` beside it. Logs are
+`<work>/logs/<run UID>.ndjson`. Removal is cooperative: a large tree never stops the loop. Next: `worker.py`, `main.py`.
+"""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+REMOVE_YIELD: Final = 256  # entries removed before other work gets a turn: some 5 ms of unlink(2)
+
+_log = logging.getLogger(__name__)
+
+
+class WorkDir:
+    """The writable volume of the Pod."""
+
+    def __init__(self, root: Path) -> None:
+        self._runs = root / "runs"
+        self._logs = root / "logs"
+
+    def source(self, run_uid: str, attempt: int) -> Path:
+        """The source root of one epoch, which is the working directory of its code."""
+        return self._runs / run_uid / str(attempt) / "src"
+
+    def log(self, run_uid: str) -> Path:
+        """Where the Runtime Server writes what the code prints."""
+        return self._logs / f"{run_uid}.ndjson"
+
+    async def release(self, run_uid: str, attempt: int) -> None:
+        """Remove what an epoch left, and the Run's folder with its last epoch."""
+        await remove_tree(self._runs / run_uid / str(attempt))
+        try:
+            (self._runs / run_uid).rmdir()
+        except OSError:  # another epoch's folder is there, or nothing was ever made
+            pass
+
+    def forget_log(self, run_uid: str) -> None:
+        """Remove the log of a Run whose object is gone, with the older part that rotation left."""
+        for path in _entries(self._logs):
+            if path.name.partition(".")[0] == run_uid:
+                _unlink(path)
+
+    async def sweep(self, *, epochs: Collection[tuple[str, int]], runs: Collection[str]) -> None:
+        """Remove leftovers of earlier lives: folders of epochs that are not in `epochs`, logs of Runs not in `runs`."""
+        for path in _entries(self._logs):
+            if path.name.partition(".")[0] not in runs:
+                _unlink(path)
+        # Looked at before the first await: what is claimed while this removes is no leftover.
+        left = [(folder, _leftovers(folder, epochs)) for folder in _entries(self._runs)]
+        for folder, attempts in left:
+            for attempt in attempts:
+                await remove_tree(attempt)
+            try:
+                folder.rmdir()
+            except OSError:  # holds a live epoch
+                pass
+
+
+def _leftovers(folder: Path, epochs: Collection[tuple[str, int]]) -> list[Path]:
+    return [
+        attempt
+        for attempt in _entries(folder)
+        if not (attempt.name.isdigit() and (folder.name, int(attempt.name)) in epochs)
+    ]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+async def remove_tree(path: Path) -> None:
+    """Remove a folder and all below it; absent is success. Modes that user code left behind are no obstacle.
+
+    What cannot be removed (another user's, a read-only disk) is left for the next sweep: it never holds a Run.
+    """
+    folders, at = [path], 0
+    while at < len(folders):  # every folder stands before those in it: removed from the end, each is empty by then
+        folders += await _empty(folders[at])
+        at += 1
+    for folder in reversed(folders):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("%s stays: %s", folder, error.strerror)
+
+
+async def _empty(folder: Path) -> list[Path]:
+    """Remove what is no folder; the folders in it."""
+    inner: list[Path] = []
+    for count, entry in enumerate(_scan(folder), 1):
+        if count % REMOVE_YIELD == 0:
+            await asyncio.sleep(0)
+        if entry.is_dir(follow_symlinks=False):
+            inner.append(Path(entry.path))
+        else:
+            _unlink(entry.path)
+    return inner
+
+
+def _unlink(path: str | Path) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108 — a Path for each entry of a large tree is slow
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        _log.warning("%s stays: %s", path, error.strerror)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        folder.chmod(stat.S_IRWXU)
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
