@@ -32,8 +32,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of one Run, as one process took it.
 
     `seq` counts the writer's records from 1, those that could not be written included; `writer` is `controlplane` or
-    `runtimed-<Pod UID>`; `commands`, `refusal` and `gap` are what the step returned. `fresh`: the process knew nothing of
-    the Run before, since it had just started or the Run is new. `at_us` is in the event.
+    `runtimed-<Pod UID>`; `commands`, `refusal` and `gap` are what the step returned. `fresh`: the process knew nothing
+    of the Run before, since it had just started or the Run is new. `at_us` is in the event.
     """
 
     seq: int

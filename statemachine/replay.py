@@ -42,9 +42,12 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """The outcome of a replay. `runs` holds the final state of each Run, `moments` the way there in order. `lost` counts
-    the records that are missing (they could not be written, or their segment is gone): what follows them is compared
-    from the next observation on. `broken`: (seq, the sentence of an invariant that an observed change broke)."""
+    """The outcome of a replay.
+
+    `runs` holds the final state of each Run, `moments` the way there in order. `lost` counts the records that are
+    missing (not written, or their segment is gone): what follows them is compared from the next observation on.
+    `broken`: (seq, the sentence of an invariant that an observed change broke).
+    """
 
     runs: dict[RunUID, Run]
     moments: tuple[Moment, ...]
@@ -76,9 +79,10 @@ def replay(
 ) -> Fold:
     """Fold entries of one writer, in order.
 
-    run_uid: only that Run. whole: the entries are all that the writer wrote, so that a missing number is a missing
-    record; False for those of one Run alone, as the API gives them. to: stop after this seq. without: leave these seqs out (what if); nothing is compared from
-    the first of them on, since the commands then differ by intent. Raises UnknownRules.
+    run_uid: only that Run. to: stop after this seq. without: leave these seqs out (what if); nothing is compared from
+    the first of them on, since the commands then differ by intent. whole: the entries are all that the writer wrote, so
+    that a missing number is a missing record; False for those of one Run alone, as the API gives them.
+    Raises UnknownRules.
     """
     folder = _Folder(without)
     torn: Entry | None = None

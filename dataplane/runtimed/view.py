@@ -28,6 +28,8 @@ class Journal(Protocol):
         commands: Sequence[Command] = (),
         refusal: Refusal | None = None,
         gap: bool = False,
+        *,
+        fresh: bool = False,
     ) -> None: ...
 
 
@@ -41,6 +43,8 @@ class NoJournal:
         commands: Sequence[Command] = (),
         refusal: Refusal | None = None,
         gap: bool = False,
+        *,
+        fresh: bool = False,
     ) -> None:
         return None
 
@@ -88,7 +92,7 @@ class View:
         return outcome
 
     def _take(self, outcome: Step, event: Event) -> Sequence[Command]:
-        self._journal.append(self.uid, event, outcome.commands, gap=outcome.gap)
+        self._journal.append(self.uid, event, outcome.commands, gap=outcome.gap, fresh=self.run is None)
         self.run = outcome.run
         if not outcome.run.gone:
             self._on_change(self)

@@ -182,4 +182,4 @@ def test_timers_follow_the_state_and_are_dropped_with_it() -> None:
     ready: Run = run_in(Phase.READY)
     after = step(registering, ev.Observed(at_us=NOW, run=ready), RD)
     assert after.commands[0] == cmd.DropTimer(cmd.Timer.REGISTRATION)
-    assert EPOCH == ready.epoch
+    assert ready.epoch == EPOCH

@@ -1,4 +1,6 @@
-"""Long random lives: whatever events arrive in whatever order, the invariants hold, and a journal folds to the same bytes."""
+"""Long random lives: whatever arrives in whatever order, the invariants hold, and a journal folds to the same bytes."""
+
+import itertools
 
 import msgspec
 from hypothesis import given, settings
@@ -158,7 +160,7 @@ def test_invariants_hold_at_every_step_and_replay_gives_the_same_bytes(records: 
 def test_no_life_leaves_a_terminal_phase_or_binds_twice(records: list[Record]) -> None:
     fold = replay(decode(MAGIC + b"".join(encode(record) for record in records)))
     phases = [moment.run.phase for moment in fold.moments]
-    for before, after in zip(phases, phases[1:], strict=False):
+    for before, after in itertools.pairwise(phases):
         assert before not in TERMINAL or after in (before, Phase.GONE)
     attempts = [moment.run.status.attempt for moment in fold.moments]
     assert attempts == sorted(attempts)
