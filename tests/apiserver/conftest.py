@@ -1,5 +1,6 @@
-"""Fixtures: a certificate authority made once, a server for each test that asks for one."""
+"""Fixtures: a data directory made once, a server for each test that asks for one."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,25 +8,28 @@ from pathlib import Path
 import pytest
 
 from controlplane.embedded.apiserver.main import Running
-from controlplane.pki.ca import create_installation
 from tests.apiserver.harness import Api, serving
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of keys and certificates to copy."""
-    path = tmp_path_factory.mktemp("installation") / "pki"
-    create_installation(path)
+    """A data directory as the first start leaves it."""
+    path = tmp_path_factory.mktemp("installation") / "data"
+
+    async def start_once() -> None:
+        async with serving(path) as (running, _):
+            await eventually(lambda: running.chores.idle)
+
+    asyncio.run(start_once())
+    shutil.rmtree(path / "logs")
     return path
 
 
 @pytest.fixture
 def data(tmp_path: Path, installation: Path) -> Path:
-    """A data directory that has its certificates."""
-    path = tmp_path / "data"
-    path.mkdir(mode=0o700)
-    shutil.copytree(installation, path / "pki")
-    return path
+    """A data directory of a server that ran before."""
+    return Path(shutil.copytree(installation, tmp_path / "data"))
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ async def test_a_token_ends_with_its_account(api: Api) -> None:
     (await api.with_token(token).get("/api")).refused(401)
 
 
-@pytest.mark.parametrize("tampered", ["", ".", "a.b.c", "payload"])
+@pytest.mark.parametrize("tampered", ["a", ".", "a.b.c", "payload"])
 async def test_a_token_that_was_changed_is_refused(api: Api, tampered: str) -> None:
     token = await token_of(api)
     head, payload, signature = token.split(".")

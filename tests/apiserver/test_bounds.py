@@ -62,7 +62,11 @@ async def test_a_body_and_an_object_have_their_largest_size(api: Api) -> None:
     answer = await api.post(CONFIG_MAPS, item)
     answer.refused(422)
     assert answer.fields() == {"data"}
-    event = {"metadata": {"name": "e"}, "message": "x" * limits.OBJECT_MAX_BYTES, "involvedObject": {}}
+    event = {
+        "metadata": {"name": "e"},
+        "message": "x" * limits.OBJECT_MAX_BYTES,
+        "involvedObject": {"namespace": "default"},
+    }
     (await api.post("/api/v1/namespaces/default/events", event)).refused(413)
     (await api.get(CONFIG_MAPS)).ok()
 
@@ -118,9 +122,7 @@ async def test_secrets_take_plain_strings_and_keep_base64(api: Api) -> None:
     path = "/api/v1/namespaces/default/secrets"
     made = (await api.post(path, {"metadata": {"name": "s"}, "stringData": {"a": "b"}})).ok()
     assert (made["data"], made["type"]) == ({"a": "Yg=="}, "Opaque")
-    answer = await api.post(path, {"metadata": {"name": "t"}, "data": {"a": "!"}})
-    answer.refused(422)
-    assert answer.fields() == {"data.a"}
+    assert "data.a" in (await api.post(path, {"metadata": {"name": "t"}, "data": {"a": "!"}})).refused(400)["message"]
     (await api.post(path, {"metadata": {"name": "u"}, "immutable": True, "data": {}})).ok()
     (await api.patch(f"{path}/u", {"data": {"a": "Yg=="}})).refused(422)
 

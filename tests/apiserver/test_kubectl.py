@@ -179,7 +179,8 @@ async def test_kubectl_changes_what_is_there(kubectl: Kubectl, api: Api, tmp_pat
     await kubectl.run("create", "-f", str(tmp_path / "run.yaml"))
     run = ("run", "diagnose-service")
     assert "patched" in await kubectl.run("patch", *run, "--type=merge", "-p", '{"spec":{"ttlSecondsAfterFinished":5}}')
-    operations = '[{"op":"test","path":"/spec/ttlSecondsAfterFinished","value":5},{"op":"remove","path":"/spec/ttlSecondsAfterFinished"}]'
+    test = {"op": "test", "path": "/spec/ttlSecondsAfterFinished", "value": 5}
+    operations = json.dumps([test, {"op": "remove", "path": "/spec/ttlSecondsAfterFinished"}])
     assert "patched" in await kubectl.run("patch", *run, "--type=json", "-p", operations)
     assert "testing" in await kubectl.run("patch", *run, "--type=json", "-p", operations, code=1)
     await kubectl.run("patch", *run, "-p", "{}", code=1)

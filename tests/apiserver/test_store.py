@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.embedded.apiserver.errors import ApiError
-from controlplane.embedded.apiserver.store import Change, Key, Record, Store, Write, checkpoint
+from controlplane.embedded.apiserver.records import Change, Key, Record, Write
+from controlplane.embedded.apiserver.store import Store, checkpoint
 
 RESOURCE = "example.com/things"
 

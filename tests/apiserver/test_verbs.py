@@ -54,7 +54,9 @@ async def test_a_dry_run_answers_and_stores_nothing(api: Api) -> None:
     (await api.post(RUNS, run("a"))).ok()
     (await api.delete(f"{RUNS}/a?dryRun=All")).ok()
     (await api.get(f"{RUNS}/a")).ok()
-    (await api.post(f"{RUNS}?dryRun=Some", run("b"))).refused(400, "BadRequest")
+    answer = await api.post(f"{RUNS}?dryRun=Some", run("b"))
+    answer.refused(422, "Invalid")
+    assert answer.fields() == {"dryRun"}
 
 
 async def test_an_update_needs_the_version_it_read(api: Api) -> None:
@@ -102,10 +104,15 @@ async def test_a_json_patch_with_a_failed_test_is_422_without_causes(api: Api) -
     assert "causes" not in status.get("details", {})
 
 
-async def test_a_patch_with_another_uid_is_a_conflict(api: Api) -> None:
-    (await api.post(RUNS, run("a"))).ok()
-    status = (await api.patch(f"{RUNS}/a", {"metadata": {"uid": "other", "labels": {"a": "b"}}})).refused(409)
-    assert "UID" in status["message"]
+async def test_another_uid_is_refused_but_for_a_patch_of_the_status(api: Api) -> None:
+    created = (await api.post(RUNS, run("a"))).ok()
+    answer = await api.patch(f"{RUNS}/a", {"metadata": {"uid": "other", "labels": {"a": "b"}}})
+    answer.refused(422, "Invalid")
+    assert answer.fields() == {"metadata.uid"}
+    patched = await api.patch(f"{RUNS}/a/status", {"metadata": {"uid": "other"}, "status": {"attempt": 1}})
+    assert patched.ok()["metadata"]["uid"] == created["metadata"]["uid"]
+    item = {**patched.json, "metadata": {**patched.json["metadata"], "uid": "other"}}
+    assert "UID" in (await api.put(f"{RUNS}/a", item)).refused(409, "Conflict")["message"]
 
 
 async def test_a_strategic_patch_is_for_built_in_kinds_only(api: Api) -> None:
@@ -123,7 +130,7 @@ async def test_a_patch_of_another_media_type_is_415(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "code"), [("Strict", 400), ("Warn", 201), ("Ignore", 201), ("", 201), ("Sometimes", 400)]
+    ("mode", "code"), [("Strict", 400), ("Warn", 201), ("Ignore", 201), ("", 201), ("Sometimes", 422)]
 )
 async def test_an_unknown_field_is_refused_warned_of_or_ignored(api: Api, mode: str, code: int) -> None:
     item = run("a", handler="main.invoke")
@@ -160,7 +167,8 @@ async def test_unknown_paths_resources_and_methods_are_refused(api: Api) -> None
     (await api.get("/api/v1/namespaces/default/things")).refused(404, "NotFound")
     (await api.get("/apis/none.example/v1/things")).refused(404, "NotFound")
     (await api.get(f"{RUNS}/a/nothing")).refused(404, "NotFound")
-    (await api.call("PUT", RUNS, run("a"))).refused(405, "MethodNotAllowed")
+    (await api.call("PUT", RUNS, run("a"))).refused(400, "BadRequest")
+    (await api.call("POST", f"{RUNS}/a", run("a"))).refused(405, "MethodNotAllowed")
     (await api.call("POST", "/api/v1/pods", pod("p"))).refused(405, "MethodNotAllowed")
     (await api.post(f"{PODS}/p/exec", {})).refused(501, "NotImplemented")
 

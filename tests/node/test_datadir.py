@@ -131,3 +131,5 @@ def test_a_log_that_outgrew_its_limit_is_cut_under_its_writer(tmp_path: Path, mo
     assert (tmp_path / "x.log.1").read_text() == "a" * 101 + "\n"
     assert logs.last_line(path) == "b"
     assert logs.last_line(tmp_path / "missing") == ""
+    path.write_text('{"message": "cannot start", "error": "Traceback\\nOSError: no disk"}\n\n')
+    assert logs.last_line(path) == "cannot start: OSError: no disk"

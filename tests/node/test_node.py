@@ -195,6 +195,20 @@ async def test_a_rolling_update_never_has_fewer_ready_pods_than_wanted(machine: 
         assert [rs.spec.replicas for rs in machine.replicasets()] == [0, 2]
 
 
+async def test_a_rollback_takes_the_old_replicaset_again_as_the_newest_revision(machine: Machine) -> None:
+    async with machine.node():
+        first = await one_ready_pod(machine)
+        machine.change(DEPLOYMENTS, deployment(image="kruntimes/bash-runtime"))
+        await eventually(lambda: len(machine.pods()) == 2)
+        await serve_the_new_one(machine, {first.metadata.uid})
+        await eventually(lambda: len(machine.pods()) == 1)
+        machine.change(DEPLOYMENTS, deployment())
+        await eventually(lambda: [rs.spec.replicas for rs in machine.replicasets()] == [1, 1])
+        newest = machine.replicasets()[-1]
+        assert newest.metadata.annotations["deployment.kubernetes.io/revision"] == "3"
+        assert newest.metadata.labels["pod-template-hash"] == first.metadata.labels["pod-template-hash"]
+
+
 async def test_scaling_down_takes_the_youngest_and_scaling_to_zero_takes_all(machine: Machine) -> None:
     machine.apply(DEPLOYMENTS, deployment(replicas=1))
     async with machine.node():
@@ -262,15 +276,15 @@ async def test_processes_and_folders_of_pods_that_are_gone_are_removed(machine: 
         assert machine.spawner.signals == [("gone-uid/runtime/0", signal.SIGKILL)]
 
 
-async def test_a_shutdown_ends_containers_in_order_and_keeps_the_pods(machine: Machine) -> None:
+async def test_a_shutdown_asks_all_containers_at_once_and_keeps_the_pods(machine: Machine) -> None:
     async with machine.node() as node:
         pod = await one_ready_pod(machine)
         node.on_report(spawning.Shutdown(5.0))
         await asyncio.wait_for(node.over.wait(), 5)
         uid = pod.metadata.uid
         assert machine.spawner.signals == [
-            (f"{uid}/runtime/0", signal.SIGTERM),
             (f"{uid}/runtimed/0", signal.SIGTERM),
+            (f"{uid}/runtime/0", signal.SIGTERM),
         ]
         after = machine.pod()
         assert after.metadata.uid == uid and not after.ready

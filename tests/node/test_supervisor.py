@@ -212,6 +212,25 @@ def test_containers_outlive_the_node_which_adopts_them(start: Callable[..., Syst
     assert alive(containers[0])
 
 
+def test_a_process_that_flees_by_forking_is_caught(start: Callable[..., System], tmp_path: Path) -> None:
+    marker = f"comet-{os.getpid()}"[:11]
+
+    def comets() -> list[int]:
+        found = []
+        for comm in Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                if comm.read_text().strip() == f"krt-{marker}":
+                    found.append(int(comm.parent.name))
+        return found
+
+    system = start(spec("gateway", "idle"), spec(marker, "comet"), BOOTSTRAP)
+    until(comets)
+    system.process.kill()
+    system.process.wait()
+    until(lambda: not datadir.is_locked(system.path))
+    assert not comets()
+
+
 def test_a_process_that_never_starts_fails_the_start_with_its_last_line(start: Callable[..., System]) -> None:
     system = start(spec("apiserver", "crash"), spec("gateway", "idle"), ready=False)
     line = system.await_line("Failed")

@@ -43,6 +43,18 @@ def bash_server() -> Iterator[RuntimeProcess]:
     yield from _serve(BASH, "")
 
 
+@pytest.fixture(params=[PYTHON, BASH], ids=lambda dialect: dialect.name)
+async def own(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A server of this test's own, of each language."""
+    folder = Path(tempfile.mkdtemp(prefix="kr-"))
+    process = RuntimeProcess(request.param, folder)
+    process.start()
+    async for bench in _bench(process, tmp_path):
+        yield bench
+    assert process.stop() == 0, (folder / "server.log").read_text()
+    shutil.rmtree(folder)
+
+
 async def _bench(process: RuntimeProcess, tmp: Path) -> AsyncIterator[Bench]:
     client = await process.connect()
     yield Bench(client, process, tmp)

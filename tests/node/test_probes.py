@@ -1,0 +1,58 @@
+"""Liveness over a real socket: who answers lives, who does not is ended after as many failures as the probe says."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.embedded.node.probes import Liveness, ask_alive
+from controlplane.kube.types import Probe
+from tests.kit.waiting import eventually
+
+QUICK = Probe(period_seconds=0, timeout_seconds=1, failure_threshold=3)
+
+
+async def serve(path: Path, on_connect: Callable[[asyncio.StreamWriter], None]) -> asyncio.Server:
+    def connected(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        on_connect(writer)
+
+    return await asyncio.start_unix_server(connected, path)
+
+
+async def test_no_socket_and_no_server_are_dead(tmp_path: Path) -> None:
+    assert "FileNotFoundError" in await ask_alive(tmp_path / "none.sock", 1.0)
+    server = await serve(tmp_path / "s.sock", lambda writer: writer.close())
+    server.close()
+    await server.wait_closed()
+    assert await ask_alive(tmp_path / "s.sock", 1.0) != ""
+
+
+async def test_a_server_that_closes_or_says_nothing_is_dead(tmp_path: Path) -> None:
+    closes = await serve(tmp_path / "a.sock", lambda writer: writer.close())
+    assert await ask_alive(tmp_path / "a.sock", 1.0) != ""
+    kept: list[asyncio.StreamWriter] = []
+    silent = await serve(tmp_path / "b.sock", kept.append)
+    assert await ask_alive(tmp_path / "b.sock", 0.05) == "no answer within 0.05 s"
+    for writer in kept:
+        writer.close()
+    for server in (closes, silent):
+        server.close()
+        await server.wait_closed()
+
+
+async def test_the_probe_gives_up_after_its_threshold_and_says_so_once(tmp_path: Path) -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    def refuse(writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        writer.close()
+
+    server = await serve(tmp_path / "s.sock", refuse)
+    problems: list[str] = []
+    liveness = Liveness(tmp_path / "s.sock", QUICK, problems.append)
+    await eventually(lambda: problems)
+    assert len(connections) == QUICK.failure_threshold
+    assert problems[0].startswith("Liveness probe failed: ")
+    liveness.close()
+    server.close()
+    await server.wait_closed()
+    assert len(problems) == 1
