@@ -35,6 +35,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     daemon_image: str = DAEMON_IMAGE
     journal_dir: Path | None = None
     metrics_bind: Address | None = None
+    pki_secret: str = ""  # with it the root is kept in this Secret, and `pki_dir` is scratch space in memory
+    lease: str = ""  # with it several replicas elect one that decides
+    namespace: str = ""  # where that Secret and that Lease are
+    identity: str = ""  # of this replica
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -44,6 +48,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("KRUNTIMES_PKI_DIR must name the folder with the installation's certificates")
         journal_dir = environ.get("KRUNTIMES_JOURNAL_DIR", "")
         metrics_bind = environ.get("KRUNTIMES_METRICS_BIND", "")
+        pki_secret, lease = environ.get("KRUNTIMES_PKI_SECRET", ""), environ.get("KRUNTIMES_LEASE", "")
+        namespace, identity = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")
+        if (pki_secret or lease) and not (namespace and identity):
+            raise ConfigError("POD_NAMESPACE and POD_NAME must be set for KRUNTIMES_PKI_SECRET and KRUNTIMES_LEASE")
         return cls(
             pki_dir=Path(pki_dir),
             signer_bind=_address("KRUNTIMES_SIGNER_BIND", environ.get("KRUNTIMES_SIGNER_BIND", "") or SIGNER_BIND),
@@ -52,6 +60,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             daemon_image=environ.get("KRUNTIMES_IMAGE_RUNTIMED", "") or DAEMON_IMAGE,
             journal_dir=Path(journal_dir) if journal_dir else None,
             metrics_bind=_address("KRUNTIMES_METRICS_BIND", metrics_bind) if metrics_bind else None,
+            pki_secret=pki_secret,
+            lease=lease,
+            namespace=namespace,
+            identity=identity,
         )
 
     @property

@@ -1,7 +1,8 @@
 """What the processes of one machine may do: roles and bindings, least privilege each.
 
 Lives here: data. May not live here: making the objects (`bootstrap` does, next) and the identities (`credentials`).
-The control plane's and the gateway's rules are those of a cluster installation; only the node's exist here alone.
+The control plane's and the gateway's rules are those of the chart (a test compares them); only the node's, and the
+gateway's look at the client CA, exist here alone.
 """
 
 from typing import Any, Final
@@ -13,6 +14,7 @@ Object = dict[str, Any]
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _READ: Final = ["get", "list", "watch"]
+_MADE: Final = ["get", "list", "watch", "create", "patch"]
 _OWN: Final = ["get", "list", "watch", "create", "patch", "update", "delete"]
 
 
@@ -21,34 +23,29 @@ def _rule(groups: list[str], resources: list[str], verbs: list[str], names: list
     return rule | {"resourceNames": names} if names else rule
 
 
-_EVENTS: Final = _rule(["", "events.k8s.io"], ["events"], ["create", "patch"])
+_EVENTS: Final = _rule([""], ["events"], ["create", "patch"])
 
 RULES: Final[dict[str, list[Object]]] = {
     CONTROL_PLANE: [
-        _rule(["kruntimes.io"], ["runs", "runs/status"], ["get", "list", "watch", "patch", "update", "delete"]),
-        _rule(["kruntimes.io"], ["runtimes", "runtimes/status"], ["get", "list", "watch", "patch", "update"]),
-        _rule(["kruntimes.io"], ["runtimes/finalizers", "runs/finalizers"], ["update"]),
-        _rule(["apps"], ["deployments"], _OWN),
-        _rule(["apps"], ["replicasets"], _READ),
-        _rule([""], ["services", "serviceaccounts", "configmaps"], _OWN),
+        _rule(["kruntimes.io"], ["runs"], ["get", "list", "watch", "patch", "delete"]),
+        _rule(["kruntimes.io"], ["runs/status", "runtimes/status"], ["patch"]),
+        _rule(["kruntimes.io"], ["runtimes"], _READ),
+        _rule(["kruntimes.io"], ["runtimes/finalizers"], ["update"]),
         _rule([""], ["pods"], [*_READ, "delete"]),
-        _rule([""], ["namespaces"], _READ),
+        _rule([""], ["events"], [*_READ, "create", "patch"]),
         _rule(["discovery.k8s.io"], ["endpointslices"], _READ),
-        _rule([_RBAC], ["roles", "rolebindings"], [*_OWN, "bind", "escalate"]),
-        _rule(["coordination.k8s.io"], ["leases"], _OWN),
+        _rule(["apps"], ["deployments"], _MADE),
+        _rule([""], ["services", "serviceaccounts", "configmaps"], _MADE),
+        _rule([_RBAC], ["roles", "rolebindings"], _MADE),
         _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
-        _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
-        _EVENTS,
-        _rule([""], ["events"], _READ),  # a gateway's report that nobody listens at an owner's address
     ],
     GATEWAY: [
-        _rule(["kruntimes.io"], ["runs", "runtimes"], _READ),
-        _rule(["discovery.k8s.io"], ["endpointslices"], _READ),
-        _rule([""], ["pods", "services"], _READ),
-        _rule([""], ["configmaps"], _READ, ["extension-apiserver-authentication"]),
+        _rule(["kruntimes.io"], ["runs", "runtimes"], ["list", "watch"]),
+        _rule(["discovery.k8s.io"], ["endpointslices"], ["list", "watch"]),
+        _EVENTS,
         _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
         _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
-        _EVENTS,
+        _rule([""], ["configmaps"], _READ, ["extension-apiserver-authentication"]),
     ],
     NODE: [
         _rule(["apps"], ["deployments"], _READ),

@@ -219,6 +219,13 @@ async def test_impersonation_is_a_right_of_its_own(api: Api) -> None:
     (await api.call("GET", RUNS, headers={"Impersonate-Group": "system:masters"})).refused(400)
     grouped = {"Impersonate-User": "someone", "Impersonate-Group": "system:masters"}
     assert (await api.call("GET", RUNS, headers=grouped)).code == 200
+    whole = {**headers, "Impersonate-Uid": "u", "Impersonate-Extra-Scopes": "some"}
+    answer = await api.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, headers=whole)
+    user = answer.ok()["status"]["userInfo"]
+    assert (user["uid"], user["extra"]) == ("u", {"scopes": ["some"]})
+    await bind(api, "ClusterRole", "edit")
+    assert (await account.call("GET", RUNS, headers=headers)).code == 200
+    (await account.call("GET", RUNS, headers=whole)).refused(403, "Forbidden")
 
 
 async def test_tokens_of_files_are_found_as_they_are_written(api: Api, running: Running, data: Path) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.apiserver.harness import CONFIG_MAPS, RUNS, Api, Object, config_map, run
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
@@ -123,6 +125,14 @@ async def test_malformed_applies_are_refused(api: Api) -> None:
     dry = await api.apply(path, configuration(a="1"), "one", query="&dryRun=All")
     assert dry.code == 201
     (await api.get(path)).refused(404)
+
+
+@pytest.mark.parametrize("fields", [1, {"f:data": 1}, {"k:x": {}}, {"v:{": {}}, {"data": {}}, {"k:[1]": {}}])
+async def test_ownership_that_a_client_made_up_is_forgotten(api: Api, fields: Any) -> None:
+    entry = {"manager": "m", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
+    (await api.apply(f"{CONFIG_MAPS}/c", configuration(a="1"), "one")).ok()
+    (await api.patch(f"{CONFIG_MAPS}/c", {"metadata": {"managedFields": [entry]}, "data": {"b": "2"}})).ok()
+    assert (await api.apply(f"{CONFIG_MAPS}/c", configuration(a="1"), "one")).ok()["data"] == {"a": "1", "b": "2"}
 
 
 async def test_objects_that_nobody_applies_carry_no_ownership(api: Api) -> None:

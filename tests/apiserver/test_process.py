@@ -15,7 +15,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.apiserver.harness import DEADLINE_SECONDS, RUNS, Api, client_context, run
+from controlplane.embedded.apiserver import limits
+from controlplane.embedded.apiserver.main import Running
+from tests.apiserver.harness import DEADLINE_SECONDS, PODS, RUNS, Api, client_context, pod, run
 
 
 @asynccontextmanager
@@ -65,6 +67,17 @@ async def test_a_term_signal_ends_watches_and_the_process(data: Path) -> None:
         child.send_signal(signal.SIGTERM)
         assert await watch.rest() == []
         assert await asyncio.wait_for(child.wait(), DEADLINE_SECONDS) == 0
+
+
+async def test_a_followed_log_does_not_hold_the_process(data: Path) -> None:
+    async with process(data) as (child, api):
+        uid = (await api.post(PODS, pod("p", nodeName="local"))).ok()["metadata"]["uid"]
+        (data / "pods" / uid / "logs").mkdir(parents=True)
+        (data / "pods" / uid / "logs" / "runtime.log").write_text("one\n")
+        async with api.stream(f"{PODS}/p/log?follow=true") as log:
+            assert await log.response.content.readline() == b"one\n"
+            child.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(child.wait(), limits.SHUTDOWN_GRACE_SECONDS - 1) == 0
 
 
 @pytest.fixture
@@ -118,6 +131,19 @@ def test_a_bad_configuration_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert refused("") == (2, "KRUNTIMES_DATA_DIR is not set: it names the folder that holds the state")
     assert refused(str(tmp_path), KRUNTIMES_API_BIND="nowhere")[0] == 2
     assert refused(str(tmp_path), KRUNTIMES_CRD_DIR="/absent")[0] == 2
+
+
+def test_a_foreign_file_in_the_data_directory_is_one_line_and_exit_1(data: Path) -> None:
+    (data / "state.db").write_bytes(b"not a database" * 100)
+    for path in data.glob("state.db-*"):
+        path.unlink()
+    assert refused(str(data), KRUNTIMES_API_BIND="127.0.0.1:0") == (1, "file is not a database")
+
+
+async def test_a_second_server_on_the_same_data_is_one_line_and_exit_1(data: Path, running: Running) -> None:
+    code, error = await asyncio.to_thread(refused, str(data), KRUNTIMES_API_BIND="127.0.0.1:0")
+    assert code == 1
+    assert "is in use by another process" in error
 
 
 async def test_a_port_in_use_is_one_line_and_exit_1(data: Path) -> None:

@@ -1,10 +1,14 @@
-"""Liveness over a real socket: who answers lives, who does not is ended after as many failures as the probe says."""
+"""Probes on real sockets and files: who answers lives, what is there is ready, and the kernel may refuse to help."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from controlplane.embedded.node.probes import Liveness, ask_alive
+import pytest
+
+from controlplane.embedded.node.filewatch import FileWatcher
+from controlplane.embedded.node.probes import FileReadiness, Liveness, ask_alive
 from controlplane.kube.types import Probe
 from tests.kit.waiting import eventually
 
@@ -56,3 +60,37 @@ async def test_the_probe_gives_up_after_its_threshold_and_says_so_once(tmp_path:
     server.close()
     await server.wait_closed()
     assert len(problems) == 1
+
+
+async def follow(watcher: FileWatcher, folder: Path) -> None:
+    """A watched file comes, goes and comes again; afterwards nobody is called."""
+    seen: list[bool] = []
+    file = folder / "ready"
+    readiness = FileReadiness(file, watcher.watch, seen.append)
+    assert seen == [False]
+    for there in (True, False, True):
+        file.touch() if there else file.unlink()
+        await eventually(lambda there=there: seen[-1] is there)  # type: ignore[misc]
+    (folder / "other").touch()
+    readiness.close()
+    count = len(seen)
+    file.unlink()
+    other = FileReadiness(folder / "next", watcher.watch, seen.append)
+    (folder / "next").touch()
+    await eventually(lambda: seen[-1] is True)
+    assert seen[count:] == [False, *[True] * (len(seen) - count - 1)]  # nothing of the file that is watched no more
+    other.close()
+
+
+async def test_a_watched_file_is_followed_until_the_watch_is_closed(tmp_path: Path) -> None:
+    with contextlib.closing(FileWatcher()) as watcher:
+        await follow(watcher, tmp_path)
+
+
+async def test_without_inotify_files_are_followed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_result: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(FileWatcher, "_check", staticmethod(refuse))
+    with contextlib.closing(FileWatcher()) as watcher:
+        await follow(watcher, tmp_path)
