@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from controlplane.embedded.apiserver.errors import ApiError
 from controlplane.embedded.apiserver.records import Change, Key, Record, Write
-from controlplane.embedded.apiserver.store import Store, checkpoint
+from controlplane.embedded.apiserver.sqlitefile import checkpoint
+from controlplane.embedded.apiserver.store import Store
 
 RESOURCE = "example.com/things"
 

@@ -27,6 +27,8 @@ async def test_executing_again_starts_nothing(bench: Bench) -> None:
     first = await bench.client.execute_task(head)
     assert await bench.client.execute_task(head) == first
     await bench.result(head.epoch)
+    assert await bench.client.execute_task(head) == first
+    assert (await bench.client.task_status(head.epoch)).state == "exited"
     assert len([e for e in bench.log(head.epoch.run_uid) if e["stream"] == "stdout"]) == 1
 
 

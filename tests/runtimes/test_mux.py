@@ -202,7 +202,7 @@ async def test_goaway_ends_only_the_calls_above_its_number(tmp_path: Path, peer:
         inside._handler = lambda request: None  # Takes the next one and says nothing.
         later = asyncio.create_task(connection.call("echo", {}, timeout=5))
         await until(lambda: inside.requests_in_flight == 2)
-        inside._send(frames.GOAWAY, 1, 0, b"", b"")
+        inside._outbox.send(frames.GOAWAY, 1, 0, b"", b"")
         with pytest.raises(Refused):
             await later
         peer.gate.set()

@@ -34,7 +34,10 @@ def play(registry: Registry[Holding], *steps: tuple[str, Epoch]) -> None:
         else:
             held = registry.find(at)
             assert held is not None
-            registry.drop(held)
+            if verb == "end":
+                held.open = False  # A task that has exited: its result is kept.
+            else:
+                registry.drop(held)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,8 @@ def play(registry: Registry[Holding], *steps: tuple[str, Epoch]) -> None:
         ([("hold", epoch(1)), ("close", epoch(1)), ("drop", epoch(1))], epoch(1), "d", "FailedPrecondition"),
         ([("hold", epoch(1)), ("close", epoch(2))], epoch(1), "d", "FailedPrecondition"),
         ([("hold", epoch(1)), ("drop", epoch(1))], epoch(1), "d", "new"),
+        ([("hold", epoch(1)), ("end", epoch(1))], epoch(1), "d", "same"),
+        ([("hold", epoch(1)), ("end", epoch(1))], epoch(1), "other", "AlreadyExists"),
     ],
 )
 def test_admission(steps: list[tuple[str, Epoch]], asked: Epoch, digest: str, outcome: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from controlplane.embedded.apiserver import builtin_hooks as hooks
-from controlplane.embedded.apiserver import columns, custom, events_v1, names
+from controlplane.embedded.apiserver import columns, custom, events_v1, names, pod_hooks
 from controlplane.embedded.apiserver.core_types import CoreSchema
 from controlplane.embedded.apiserver.kinds import REVIEW_VERBS, Resource, Scale, reader
 
@@ -65,8 +65,8 @@ def _core() -> list[Resource]:
             graceful=True,
             fields=_POD_FIELDS,
             columns=columns.PODS,
-            prepare=hooks.prepare_pod,
-            check=hooks.check_pod,
+            prepare=pod_hooks.prepare_pod,
+            check=pod_hooks.check_pod,
         ),
         Resource(
             group="",
@@ -149,8 +149,8 @@ def _apps() -> list[Resource]:
             scale=_REPLICAS,
             generation=True,
             columns=shown,
-            prepare=hooks.prepare_workload,
-            check=hooks.check_workload,
+            prepare=pod_hooks.prepare_workload,
+            check=pod_hooks.check_workload,
         )
         for plural, kind, short, shown in (
             ("deployments", "Deployment", "deploy", columns.DEPLOYMENTS),

@@ -6,34 +6,13 @@ rows that name them (`builtin.py`). Each hook takes the object and the one befor
 
 import base64
 import binascii
-from typing import Any, Final
+from typing import Any
 
-from controlplane.embedded.apiserver import errors, limits, meta, names
+from controlplane.embedded.apiserver import errors, limits
 from controlplane.embedded.apiserver.errors import Cause
-from controlplane.embedded.apiserver.selectors import from_label_selector
+from controlplane.embedded.apiserver.field_checks import immutable, required, wrong_selector
 
 Object = dict[str, Any]
-
-
-def _required(item: Object, *paths: str) -> list[Cause]:
-    causes: list[Cause] = []
-    for path in paths:
-        value: Any = item
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value in (None, "", [], {}):
-            causes.append(Cause("FieldValueRequired", "Required value", path))
-    return causes
-
-
-def _immutable(item: Object, old: Object | None, *fields: str) -> list[Cause]:
-    if old is None:
-        return []
-    changed = [field for field in fields if item.get(field) != old.get(field)]
-    return [
-        Cause("FieldValueInvalid", f"Invalid value: {item.get(field)!r}: field is immutable", field)
-        for field in changed
-    ]
 
 
 def prepare_namespace(item: Object, old: Object | None) -> None:
@@ -45,184 +24,6 @@ def prepare_namespace(item: Object, old: Object | None) -> None:
         item["status"] = {"phase": "Active"}
     elif "spec" in old:
         item["spec"] = old["spec"]
-
-
-_CONTAINER_DEFAULTS: Final = {
-    "terminationMessagePath": "/dev/termination-log",
-    "terminationMessagePolicy": "File",
-    "resources": {},
-}
-_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
-_PROBE_DEFAULTS: Final = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-
-
-def _default_container(container: Object) -> None:
-    for name, value in _CONTAINER_DEFAULTS.items():
-        container.setdefault(name, value)
-    image = str(container.get("image") or "")
-    latest = image.endswith(":latest") or ":" not in image.rpartition("/")[2]
-    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
-    for port in container.get("ports") or ():
-        port.setdefault("protocol", "TCP")
-    for variable in container.get("env") or ():
-        reference = (variable.get("valueFrom") or {}).get("fieldRef")
-        if reference is not None:
-            reference.setdefault("apiVersion", "v1")
-    for probe in (container[name] for name in _PROBES if container.get(name)):
-        for name, number in _PROBE_DEFAULTS.items():
-            probe.setdefault(name, number)
-
-
-_VOLUME_MODES: Final = ("secret", "configMap", "projected", "downwardAPI")
-
-
-def _default_pod_spec(spec: Object) -> None:
-    spec.setdefault("restartPolicy", "Always")
-    spec.setdefault("dnsPolicy", "ClusterFirst")
-    spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("terminationGracePeriodSeconds", 30)
-    spec.setdefault("securityContext", {})
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        _default_container(container)
-    for volume in spec.get("volumes") or ():
-        for source in _VOLUME_MODES:
-            if isinstance(volume.get(source), dict):
-                volume[source].setdefault("defaultMode", 0o644)
-        for projection in (volume.get("projected") or {}).get("sources") or ():
-            if isinstance(projection.get("serviceAccountToken"), dict):
-                projection["serviceAccountToken"].setdefault("expirationSeconds", limits.TOKEN_DEFAULT_SECONDS)
-
-
-def prepare_pod(item: Object, old: Object | None) -> None:
-    spec = item.setdefault("spec", {})
-    _default_pod_spec(spec)
-    spec.setdefault("enableServiceLinks", True)
-    account = spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
-    spec.setdefault("serviceAccount", account)
-    if old is None:
-        spec.setdefault("priority", 0)
-        spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
-        _add_tolerations(spec)
-        item["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
-
-
-_NODE_TROUBLES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_TOLERATED_SECONDS: Final = 300
-"""How long a Pod that says nothing stays on a node that is not ready, as in Kubernetes."""
-
-
-def _add_tolerations(spec: Object) -> None:
-    tolerations = spec.setdefault("tolerations", [])
-    for key in _NODE_TROUBLES:
-        if not any(each.get("key") in {key, None, ""} and each.get("effect") != "NoSchedule" for each in tolerations):
-            tolerations.append(
-                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_SECONDS}
-            )
-
-
-def _quality(spec: Object) -> str:
-    resources = [container.get("resources") or {} for container in spec.get("containers") or ()]
-    if not any(each.get("requests") or each.get("limits") for each in resources):
-        return "BestEffort"
-    guaranteed = all(
-        {"cpu", "memory"} <= set(each.get("limits") or ()) and each.get("requests", each["limits"]) == each["limits"]
-        for each in resources
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
-
-
-def _wrong_pod_spec(spec: Object, path: str) -> list[Cause]:
-    causes: list[Cause] = []
-    if not spec.get("containers"):
-        causes.append(Cause("FieldValueRequired", "Required value", f"{path}.containers"))
-    seen: set[str] = set()
-    for field in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(field) or ()):
-            where = f"{path}.{field}[{index}]"
-            for name in ("name", "image"):
-                if not container.get(name):
-                    causes.append(Cause("FieldValueRequired", "Required value", f"{where}.{name}"))
-            for why in names.wrong_label(container["name"]) if container.get("name") else ():
-                message = f'Invalid value: "{container["name"]}": {why}'
-                causes.append(Cause("FieldValueInvalid", message, f"{where}.name"))
-            if container.get("name") in seen:
-                message = f'Duplicate value: "{container["name"]}"'
-                causes.append(Cause("FieldValueDuplicate", message, f"{where}.name"))
-            seen.add(str(container.get("name")))
-            causes += _wrong_mounts(container, spec, where)
-    return causes
-
-
-def _wrong_mounts(container: Object, spec: Object, where: str) -> list[Cause]:
-    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
-    return [
-        Cause("FieldValueNotFound", f'Not found: "{mount.get("name")}"', f"{where}.volumeMounts[{index}].name")
-        for index, mount in enumerate(container.get("volumeMounts") or ())
-        if mount.get("name") not in volumes
-    ]
-
-
-def check_pod(item: Object, old: Object | None) -> list[Cause]:
-    causes = _wrong_pod_spec(item["spec"], "spec")
-    if old is not None and _fixed_pod_spec(item["spec"]) != _fixed_pod_spec(old["spec"]):
-        message = (
-            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
-            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing"
-            " tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-        )
-        causes.append(Cause("FieldValueForbidden", message, "spec"))
-    return causes
-
-
-def _fixed_pod_spec(spec: Object) -> Object:
-    """What may not change of a Pod. `nodeName` may once be set: the node does it itself here."""
-    fixed = {k: v for k, v in spec.items() if k not in {"activeDeadlineSeconds", "tolerations", "nodeName"}}
-    for field in ("containers", "initContainers"):
-        if field in fixed:
-            fixed[field] = [{k: v for k, v in each.items() if k != "image"} for each in fixed[field]]
-    return fixed
-
-
-def prepare_workload(item: Object, old: Object | None) -> None:
-    spec = item.setdefault("spec", {})
-    spec.setdefault("replicas", 1)
-    if isinstance(spec.get("template"), dict):
-        _default_pod_spec(spec["template"].setdefault("spec", {}))
-    if item["kind"] == "Deployment":
-        strategy = spec.setdefault("strategy", {})
-        if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-            rolling = strategy.setdefault("rollingUpdate", {})
-            rolling.setdefault("maxUnavailable", "25%")
-            rolling.setdefault("maxSurge", "25%")
-        spec.setdefault("revisionHistoryLimit", 10)
-        spec.setdefault("progressDeadlineSeconds", 600)
-
-
-def _wrong_selector(selector: Object, path: str) -> list[Cause]:
-    try:
-        from_label_selector(selector)
-    except ValueError as error:
-        return [Cause("FieldValueInvalid", f"Invalid value: {error}", path)]
-    return []
-
-
-def check_workload(item: Object, old: Object | None) -> list[Cause]:
-    causes = _required(item, "spec.selector", "spec.template")
-    if causes:
-        return causes
-    spec = item["spec"]
-    labels = (spec["template"].get("metadata") or {}).get("labels") or {}
-    causes = _wrong_selector(spec["selector"], "spec.selector")
-    if causes:
-        return causes
-    if not all(requirement.matches(labels) for requirement in from_label_selector(spec["selector"])):
-        message = f"Invalid value: {errors.shown(labels)}: `selector` does not match template `labels`"
-        causes.append(Cause("FieldValueInvalid", message, "spec.template.metadata.labels"))
-    if old is not None and spec["selector"] != old["spec"]["selector"]:
-        message = f"Invalid value: {errors.shown(spec['selector'])}: field is immutable"
-        causes.append(Cause("FieldValueInvalid", message, "spec.selector"))
-    causes += meta.wrong_labels(labels, "spec.template.metadata.labels")
-    return causes + _wrong_pod_spec(spec["template"]["spec"], "spec.template.spec")
 
 
 def prepare_service(item: Object, old: Object | None) -> None:
@@ -264,7 +65,7 @@ def prepare_secret(item: Object, old: Object | None) -> None:
 
 
 def check_secret(item: Object, old: Object | None) -> list[Cause]:
-    causes = [*_immutable(item, old, "type"), *_frozen_data(item, old)]
+    causes = [*immutable(item, old, "type"), *_frozen_data(item, old)]
     size = 0
     for name, value in (item.get("data") or {}).items():
         try:
@@ -307,7 +108,7 @@ def _frozen_data(item: Object, old: Object | None) -> list[Cause]:
 
 
 def check_binding(item: Object, old: Object | None) -> list[Cause]:
-    causes = _required(item, "roleRef.kind", "roleRef.name")
+    causes = required(item, "roleRef.kind", "roleRef.name")
     if old is not None and item.get("roleRef") != old.get("roleRef"):
         message = f"Invalid value: {errors.shown(item.get('roleRef'))}: cannot change roleRef"
         causes.append(Cause("FieldValueInvalid", message, "roleRef"))
@@ -333,7 +134,7 @@ def check_role(item: Object, old: Object | None) -> list[Cause]:
     causes: list[Cause] = []
     selectors = (item.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
     for index, selector in enumerate(selectors):
-        causes += _wrong_selector(selector, f"aggregationRule.clusterRoleSelectors[{index}]")
+        causes += wrong_selector(selector, f"aggregationRule.clusterRoleSelectors[{index}]")
     for index, rule in enumerate(item.get("rules") or ()):
         if not rule.get("verbs"):
             message = "Required value: verbs must contain at least one value"
@@ -358,4 +159,4 @@ def check_event(item: Object, old: Object | None) -> list[Cause]:
 
 
 def check_endpoint_slice(item: Object, old: Object | None) -> list[Cause]:
-    return _required(item, "addressType") + _immutable(item, old, "addressType")
+    return required(item, "addressType") + immutable(item, old, "addressType")

@@ -1,7 +1,7 @@
 """The durable truth: one SQLite file with one revision log, which is also the watch history.
 
-Lives here: SQL, revisions, snapshots of the past, translation of disk errors. May not live here: what an object means.
-`objects.py` writes and reads through it; `hub.py` is told of every commit.
+Lives here: revisions, queries, snapshots of the past. May not live here: what an object means, SQLite's own matters
+(`sqlitefile.py`). `objects.py` writes and reads through it; `hub.py` is told of every commit.
 
 Every write is a row of `log` with the next revision; `current` points at the newest row of each object. What a row
 superseded stays until it is compacted, so a list can go on at an old revision and a watch can start from one. A commit
@@ -10,53 +10,17 @@ All calls are made on one thread; a call never spans an await.
 """
 
 import contextlib
-import fcntl
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from controlplane.embedded.apiserver import errors, limits
 from controlplane.embedded.apiserver.records import Change, Key, Record, Row, Write
-
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS log (
-  revision INTEGER PRIMARY KEY,
-  resource TEXT NOT NULL,
-  namespace TEXT NOT NULL,
-  name TEXT NOT NULL,
-  change INTEGER NOT NULL,
-  previous INTEGER NOT NULL,
-  value BLOB NOT NULL
-);
-CREATE TABLE IF NOT EXISTS current (
-  resource TEXT NOT NULL,
-  namespace TEXT NOT NULL,
-  name TEXT NOT NULL,
-  uid TEXT NOT NULL,
-  revision INTEGER NOT NULL,
-  deleting INTEGER NOT NULL,
-  PRIMARY KEY (resource, namespace, name)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS current_deleting ON current (deleting) WHERE deleting;
-CREATE INDEX IF NOT EXISTS current_uid ON current (uid);
-CREATE INDEX IF NOT EXISTS current_namespace ON current (namespace);
-CREATE TABLE IF NOT EXISTS owners (
-  owner TEXT NOT NULL,
-  resource TEXT NOT NULL,
-  namespace TEXT NOT NULL,
-  name TEXT NOT NULL,
-  PRIMARY KEY (owner, resource, namespace, name)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS owners_dependent ON owners (resource, namespace, name);
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-"""
+from controlplane.embedded.apiserver.sqlitefile import SCHEMA, SCHEMA_VERSION, locked, translated
 
 _ROW_OVERHEAD_BYTES: Final = 16 * 1024
 """What one commit adds to the write-ahead log beyond its value: about four pages of 4 KiB."""
-
-SCHEMA_VERSION: Final = 1
-"""`PRAGMA user_version` of the file: a newer one is refused, so that an old program never damages a new file."""
 
 
 class Store:
@@ -65,7 +29,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Raises BlockingIOError where another process has the file, ValueError or sqlite3.Error where it is none."""
         self._path = path
-        self._lock = _locked(path)
+        self._lock = locked(path)
         self._db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
@@ -77,7 +41,7 @@ class Store:
             self._db.close()
             self._lock.close()
             raise ValueError(f"{path} was written by a newer version (file format {version}, known {SCHEMA_VERSION})")
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(SCHEMA)
         if version != SCHEMA_VERSION:
             self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         self.on_commit: Callable[[Record], None] = lambda record: None
@@ -242,7 +206,7 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         finally:
             if self._db.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
@@ -333,37 +297,3 @@ class Store:
     def _fact(self, name: str) -> int:
         found = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return found[0] if found else 0
-
-
-def checkpoint(path: Path) -> None:
-    """Copy the write-ahead log into the file, on a connection of its own: runs in a worker thread, blocks no writer."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-
-
-def _locked(path: Path) -> BinaryIO:
-    """Hold the file for this process alone, until it is closed or the process ends. Raises BlockingIOError."""
-    file = path.with_name(f"{path.name}-lock").open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise BlockingIOError(f"{path} is in use by another process") from error
-    return file
-
-
-def _translated(error: sqlite3.Error) -> errors.ApiError:
-    """Disk full, read-only, I/O errors and a lock held by a foreign process may pass: 507. Anything else is our bug."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    passing = {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-    }
-    if code in passing:
-        return errors.storage_full(str(error))
-    return errors.internal(f"storage: {error}")

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from controlplane.embedded.apiserver import limits, store
+from controlplane.embedded.apiserver import limits, sqlitefile
 from controlplane.embedded.apiserver.chores import Chores
 from controlplane.embedded.apiserver.hub import Shared
 from controlplane.embedded.apiserver.meta import parse_timestamp
@@ -68,7 +68,7 @@ class Upkeep:
         if self._checkpoint is None or self._checkpoint.done():
             self._store.unchecked_bytes = 0
             loop = asyncio.get_running_loop()
-            self._checkpoint = loop.run_in_executor(None, store.checkpoint, self._store.path)
+            self._checkpoint = loop.run_in_executor(None, sqlitefile.checkpoint, self._store.path)
             self._checkpoint.add_done_callback(self._after_checkpoint)
 
     def _after_checkpoint(self, done: asyncio.Future[None]) -> None:

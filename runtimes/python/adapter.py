@@ -1,0 +1,129 @@
+"""Python for the Runtime Server: what a worker is sent and what it answers. The worker itself is `zygote.py`.
+
+Bodies pass through as bytes: only the worker parses JSON.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+
+from runtimes.contract.limits import INVOKE_RESULT_MAX_BYTES
+from runtimes.contract.messages import ErrorHead
+from runtimes.server import channel
+from runtimes.server.child import Child
+from runtimes.server.environment import LIMITS, find_script, user_environment
+from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener
+from runtimes.server.logs import RunLog
+from runtimes.server.spawner import Spawner
+
+ASYNC_MODULES: Final = ("asyncio",)
+"""Imported in the zygote once a function needs them: 15–40 ms and 7 MiB that each worker would pay for itself."""
+
+
+class Failure(msgspec.Struct):
+    """Why a load or a call failed, as the worker says it."""
+
+    reason: str
+    message: str
+    type: str = ""
+    frames: str = ""
+
+    def head(self) -> ErrorHead:
+        details = {key: value for key, value in (("type", self.type), ("frames", self.frames)) if value}
+        return ErrorHead(reason=self.reason, message=self.message, details=details)
+
+
+class Started(msgspec.Struct):
+    asynchronous: bool = False
+
+
+_failure: Final = msgspec.json.Decoder(Failure).decode
+_started: Final = msgspec.json.Decoder(Started).decode
+
+
+class PythonWorker(Worker):
+    """One process that has loaded the handler."""
+
+    def begin(self) -> None:
+        spec = self.spec
+        self._buffer = b""
+        self._sequence = 0
+        self.child.send(
+            channel.job(
+                {
+                    "kind": "function",
+                    "root": str(spec.folders.source),
+                    "env": user_environment(spec.epoch, spec.folders, spec.env),
+                    "limits": LIMITS,
+                    "handler": spec.handler,
+                    "run": {"uid": spec.epoch.run_uid, "attempt": spec.epoch.attempt},
+                    "result_max_bytes": INVOKE_RESULT_MAX_BYTES,
+                }
+            )
+        )
+
+    def dispatch(self, call: Call) -> None:
+        self._sequence += 1
+        deadline = time.time() + call.deadline - self._loop.time()
+        meta = f"{call.invocation_id}\n{call.traceparent}\n{deadline:.6f}".encode()
+        self.child.send(channel.invoke(self._sequence, meta, call.body))
+
+    def received(self, data: bytes) -> None:
+        buffer = self._buffer + data if self._buffer else data
+        try:
+            while (decoded := channel.decode(buffer)) is not None:
+                message, size = decoded
+                buffer = buffer[size:]
+                self._message(message)
+        except (channel.ChannelBroken, msgspec.DecodeError, msgspec.ValidationError):
+            buffer = b""
+            self.give_up()  # Something in the worker has written on the private channel.
+        self._buffer = buffer
+
+    def _message(self, message: channel.Message) -> None:
+        kind, sequence, meta, body = message
+        if kind == channel.RESULT:
+            if sequence == self._sequence:
+                self.answered(body, None)
+        elif kind == channel.ERROR:
+            if sequence == self._sequence:
+                self.answered(None, _failure(meta).head())
+        elif kind == channel.STARTED:
+            if _started(meta).asynchronous:
+                self._spawner.preload(ASYNC_MODULES)
+            self.started()
+        else:
+            self.start_failed(_failure(meta).head())
+
+    def died_before_start(self, child: Child, stderr: str) -> ErrorHead:
+        if child.exit_code is None:
+            return ErrorHead(reason="RuntimeServerError", message=child.failure or "the worker could not be started")
+        message = f"the process ended with exit code {child.exit_code} while {self.spec.handler} was imported"
+        return ErrorHead(reason="ImportFailed", message=message, details={"stderr": stderr} if stderr else {})
+
+
+class Python:
+    """The Python language; `interpreter` is the user's."""
+
+    name = "python"
+    default_script = "main.py"
+
+    def __init__(self, interpreter: str) -> None:
+        self.interpreter = interpreter
+
+    def start_worker(self, spec: FunctionSpec, spawner: Spawner, log: RunLog, listener: WorkerListener) -> Worker:
+        return PythonWorker(spec, spawner, log, listener)
+
+    def task_job(self, spec: TaskSpec) -> dict[str, object]:
+        find_script(spec.folders, spec.entrypoint)
+        return {
+            "kind": "task",
+            "root": str(spec.folders.source),
+            "env": user_environment(spec.epoch, spec.folders, spec.env, KRUNTIME_OUTPUTS=str(spec.outputs)),
+            "limits": LIMITS,
+            "entrypoint": spec.entrypoint,
+            "args": spec.args,
+        }

@@ -1,0 +1,7 @@
+"""`python -m runtimes.server`."""
+
+import sys
+
+from runtimes.server.main import main
+
+sys.exit(main())
