@@ -4,6 +4,8 @@ Lives here: the table of processes and what each is told. May not live here: sta
 """
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -162,5 +164,12 @@ def process_token(path: Path, name: str) -> Path:
 
 
 def container_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a container sees of the machine's environment: nothing that a function should not read."""
-    return {name: environ[name] for name in ("PATH", "TZ") if name in environ} or {"PATH": os.defpath}
+    """What a container sees of the machine's environment: nothing that a function should not read.
+
+    The virtual environment that kruntimes itself is installed in is taken out of PATH: user code runs with the machine's
+    Python, never with ours and its packages."""
+    ours = str(Path(sys.prefix) / "bin") if sys.prefix != sys.base_prefix else None
+    path = [part for part in environ.get("PATH", os.defpath).split(os.pathsep) if part and part != ours]
+    if shutil.which("python3", path=os.pathsep.join(path)) is None:
+        path.append(str(Path(sys.base_prefix) / "bin"))
+    return {"PATH": os.pathsep.join(path)} | {name: environ[name] for name in ("TZ",) if name in environ}
