@@ -422,3 +422,16 @@ async def test_a_defect_in_a_task_ends_the_plane_instead_of_hiding():
 
             plane.tasks.spawn(broken())
             await settle()
+
+
+async def test_a_binding_after_a_backoff_is_written_once_the_api_takes_it():
+    world = World()
+    world.runtime()
+    async with world.running():
+        status = {"phase": "Pending", "attempt": 1, "failures": 1, "nextAttemptTime": "2026-01-01T00:00:04.000000Z"}
+        world.api.seed(RUNS, function_run("f", spec={"retryPolicy": {"maxAttempts": 3}}, status=status))
+        await world.alarms.live_through(3.5)
+        for _ in range(3):
+            world.api.fail_next("patch", unavailable("down", sent=False), plural="runs")
+        await world.alarms.live_through(10)
+        assert (world.api.show("f").status.phase, world.api.show("f").status.attempt) == ("Scheduled", 2)

@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 
 from controlplane.scheduler.planner import Bind, Decision, Planner, Wait
@@ -341,3 +342,28 @@ def test_a_burst_of_runs_over_many_pods_is_planned_fast():
     loads = p.totals(KEY)
     assert loads[0] == loads[1] == {"runs": pods * 20}
     assert spent < len(runs) / 5_000, "far below 20,000 a second means that something scans all Pods"
+
+
+def test_a_binding_that_was_not_written_is_tried_again_after_a_backoff_too():
+    p = planner("a")
+    p.run_seen(run(1, next_us=NOW))
+    assert p.plan(NOW) == []
+    p.due(RunUID("run-1"))
+    for _ in range(3):
+        assert p.plan(NOW) == [bound(1, "a")]
+        p.bind_settled(run(1, next_us=NOW))
+    p.plan(NOW)
+    # The wall clock was set back meanwhile: its backoff is not over any more.
+    p.bind_settled(run(1, next_us=NOW), due=False)
+    assert p.plan(NOW) == []
+    p.due(RunUID("run-1"))
+    assert p.plan(NOW) == [bound(1, "a")]
+
+
+def test_runs_of_one_second_go_in_the_order_in_which_they_were_seen():
+    p = planner("a", capacity={"runs": 2})
+    for number in (3, 1, 2):
+        p.run_seen(msgspec.structs.replace(run(number), created_us=7))
+    for number in (1, 2, 3):  # seen again: their places stay
+        p.run_seen(msgspec.structs.replace(run(number), created_us=7))
+    assert p.plan(NOW)[:2] == [bound(3, "a"), bound(1, "a")]

@@ -134,10 +134,12 @@ async def machine(folder: Path) -> AsyncIterator[Machine]:
     server = await made.api_server()
     with ended(server):
 
-        async def token_is_there() -> bool:
-            return (folder / "tokens" / "admin").exists()
+        async def listens() -> bool:
+            _, writer = await asyncio.open_connection("127.0.0.1", made.api_port)
+            writer.close()
+            return True
 
-        await made.until(token_is_there)
+        await made.until(listens)  # it listens once its certificates and tokens are written
         made.write_kubeconfig()
         async with await KubeClient.connect(str(folder / "kubeconfig"), user_agent="test") as kube:
             made.kube = kube

@@ -49,7 +49,7 @@ async def test_a_vanished_pod_moves_its_function_after_60_s_of_proof(phase: str)
         world.api.remove_pod("runtime-python-1")
         await world.alarms.live_through(59)
         assert phase_of(world)[0] == phase
-        assert world.api.run_writes() == []
+        assert world.api.run_writes() == [], world.api.patches
         await world.alarms.live_through(2)
         assert phase_of(world) == ("Pending", "AssignmentLost")
         # One write for the move, then one that says what it waits for.

@@ -265,3 +265,47 @@ async def test_no_runtime_costs_no_alarm_and_no_request():
         await world.alarms.live_through(600, step=10)
         assert len(world.api.requests) == count
         assert world.alarms.armed == 0
+
+
+def identity(world: World) -> list[str]:
+    """What is there of the Runtime's account, role and binding."""
+    return [k.plural for k in IDENTITY if (k.plural, "default", "runtime-python") in world.api.store.objects]
+
+
+IDENTITY = (SERVICEACCOUNTS, ROLES, ROLEBINDINGS)
+
+
+async def test_the_identity_of_a_runtime_outlives_it_until_its_last_pod_has_drained():
+    world = World()
+    world.runtime(pods=2)
+    async with world.running():
+        await world.alarms.live_through(2)
+        assert len(identity(world)) == len(IDENTITY)
+        for kind in IDENTITY:
+            assert "ownerReferences" not in world.api.store.find(kind, "default", "runtime-python")["metadata"]
+        world.api.store.delete(RUNTIMES, "default", "python", None, None)
+        world.api.remove_pod("runtime-python-1")
+        await world.alarms.live_through(10)
+        assert len(identity(world)) == len(IDENTITY)
+        world.api.remove_pod("runtime-python-2")
+        await settle()
+        assert identity(world) == []
+        assert world.alarms.armed == 0
+
+
+async def test_an_identity_that_was_left_over_is_removed_by_whoever_starts_and_again_after_a_failure():
+    world = World()
+    world.runtime()
+    async with world.running():
+        await world.alarms.live_through(2)
+    world.api.store.delete(RUNTIMES, "default", "python", None, None)
+    world.api.remove_pod("runtime-python-1")
+    world.api.fail_next("delete", unavailable("down", sent=False), plural="roles")
+    async with world.running():
+        await settle()
+        assert identity(world) != []
+        await world.alarms.live_through(10)
+        assert identity(world) == []
+        world.api.seed(RUNTIMES, runtime_object(uid="second"))
+        await world.alarms.live_through(2)
+        assert len(identity(world)) == len(IDENTITY)
