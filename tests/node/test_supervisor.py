@@ -17,7 +17,7 @@ from controlplane.embedded import datadir, processes
 from controlplane.embedded.control import SystemState
 from controlplane.embedded.topology import ProcessSpec
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 20.0
 TARGETS = "tests.node.targets"
 
 
