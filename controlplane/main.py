@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import uvloop
@@ -15,12 +15,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from controlplane.config import Address, Config, ConfigError
 from controlplane.kube.client import KubeClient
 from controlplane.kube.clock import SystemClock
+from controlplane.kube.errors import KubeError
 from controlplane.kube.events import EventRecorder
 from controlplane.kube.journalfile import JournalFile
 from controlplane.kube.kubeconfig import ConfigError as KubeconfigError
-from controlplane.leadership import Alone, Leadership
+from controlplane.leadership import Alone, Leadership, LeaseLeadership
 from controlplane.metrics import gauge_of
 from controlplane.pki.ca import Authority, PkiError
+from controlplane.pki.installation import open_installation
 from controlplane.pki.signer import Signer
 from controlplane.plane import COMPONENT, ControlPlane
 from controlplane.runtimecontroller.template import Settings
@@ -50,8 +52,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return EXIT_USAGE
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_until_stopped(config, env, Alone()))
-        except (KubeconfigError, PkiError, OSError) as error:
+            return runner.run(_until_stopped(config, env))
+        except (KubeconfigError, KubeError, PkiError, OSError) as error:
             _log.error("cannot start: %s", error)
             return EXIT_FAILED
         except Exception:
@@ -59,12 +61,12 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
             return EXIT_FAILED
 
 
-async def _until_stopped(config: Config, environ: Mapping[str, str], leadership: Leadership) -> int:
+async def _until_stopped(config: Config, environ: Mapping[str, str]) -> int:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    work = loop.create_task(_serve(config, environ, leadership))
+    work = loop.create_task(_serve(config, environ))
     stop = loop.create_task(stopped.wait())
     await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
@@ -79,14 +81,19 @@ async def _until_stopped(config: Config, environ: Mapping[str, str], leadership:
     return EXIT_FAILED
 
 
-async def _serve(config: Config, environ: Mapping[str, str], leadership: Leadership) -> None:
+async def _serve(config: Config, environ: Mapping[str, str]) -> None:
     """Everything, until cancelled or until another process leads. Raises what could not be opened."""
     clock = SystemClock()
-    authority = Authority.load(config.pki_dir, clock=clock)
+    authority = None if config.pki_secret else Authority.load(config.pki_dir, clock=clock)
     registry = CollectorRegistry()
     async with await KubeClient.connect(
         environ.get("KUBECONFIG") or None, environ=environ, user_agent=COMPONENT, clock=clock
     ) as kube:
+        if authority is None:
+            await open_installation(kube, config.namespace, config.pki_secret, config.pki_dir, clock=clock)
+            authority = Authority.load(config.pki_dir, clock=clock)
+        leadership = _leadership(config, kube, clock)
+        leads = asyncio.Event()
         recorder = EventRecorder(kube, COMPONENT, clock)
         journal = _journal(config, clock, registry)
         gauge_of(registry, "kruntimes_events_dropped", "Kubernetes Events not recorded", lambda: recorder.dropped)
@@ -105,22 +112,34 @@ async def _serve(config: Config, environ: Mapping[str, str], leadership: Leaders
             ),
             registry=registry,
         )
-        metrics = await _serve_metrics(config.metrics_bind, registry, plane)
+        metrics: web.AppRunner | None = None
         try:
             await signer.start(config.signer_bind.host, config.signer_bind.port, config.signer_hosts)
+            # A replica that waits is ready, too: it signs.
+            metrics = await _serve_metrics(
+                config.metrics_bind, registry, lambda: plane.started.is_set() or not leads.is_set()
+            )
             async with asyncio.TaskGroup() as group:
                 events = group.create_task(recorder.run())
                 await leadership.acquired()
+                leads.set()
                 decide = group.create_task(plane.run())
                 await leadership.lost()
                 decide.cancel()
                 events.cancel()
         finally:
+            await leadership.release()
             await signer.close()
             if metrics is not None:
                 await metrics.cleanup()
             if journal is not None:
                 journal.close()
+
+
+def _leadership(config: Config, kube: KubeClient, clock: SystemClock) -> Leadership:
+    if not config.lease:
+        return Alone()
+    return LeaseLeadership(kube, clock, namespace=config.namespace, name=config.lease, identity=config.identity)
 
 
 def _journal(config: Config, clock: SystemClock, registry: CollectorRegistry) -> JournalFile | None:
@@ -133,9 +152,9 @@ def _journal(config: Config, clock: SystemClock, registry: CollectorRegistry) ->
 
 
 async def _serve_metrics(
-    bind: Address | None, registry: CollectorRegistry, plane: ControlPlane
+    bind: Address | None, registry: CollectorRegistry, is_ready: Callable[[], bool]
 ) -> web.AppRunner | None:
-    """`/metrics`, `/healthz` (the process answers) and `/readyz` (it decides), for the cluster's own probes."""
+    """`/metrics`, `/healthz` (the process answers) and `/readyz` (it serves its part), for the cluster's own probes."""
     if bind is None:
         return None
 
@@ -146,8 +165,8 @@ async def _serve_metrics(
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        started = plane.started.is_set()
-        return web.Response(status=200 if started else 503, text="ok\n" if started else "starting\n")
+        good = is_ready()
+        return web.Response(status=200 if good else 503, text="ok\n" if good else "starting\n")
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

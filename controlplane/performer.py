@@ -6,7 +6,7 @@ Each command is conditional (L11) and idempotent: whatever has been done already
 from typing import Any, Protocol
 
 from controlplane.kube.api import Kube
-from controlplane.kube.patches import status_patch, take_finalizer_patch
+from controlplane.kube.patches import finalizer_taken, status_patch, take_finalizer_patch
 from controlplane.kube.resources import RUNS
 from controlplane.kube.types import ObjectReference, RunObject
 from controlplane.lean import LEAN_RUNS
@@ -29,18 +29,19 @@ class Performer:
         self._kube = kube
         self._recorder = recorder
 
-    async def perform(self, run: Run, obj: RunObject, commands: tuple[Command, ...]) -> RunObject:
-        """Perform the commands that need the API, in order. Returns the object as the last answer showed it."""
-        shown = obj
+    async def perform(self, run: Run, obj: RunObject, commands: tuple[Command, ...]) -> RunObject | None:
+        """Perform what needs the API, in order. The object as the last answer showed it; None: it is gone."""
+        shown: RunObject | None = obj
         for command in commands:
             match command:
                 case PatchStatus():
                     ops = status_patch(run, command)
                     shown = await self._kube.json_patch(LEAN_RUNS, run.namespace, run.name, ops, subresource="status")
                 case TakeFinalizer():
-                    ops = take_finalizer_patch(shown, command)
+                    ops = take_finalizer_patch(shown, command) if shown is not None else []
                     if ops:
-                        shown = await self._kube.json_patch(LEAN_RUNS, run.namespace, run.name, ops)
+                        answer = await self._kube.json_patch(LEAN_RUNS, run.namespace, run.name, ops)
+                        shown = finalizer_taken(answer)
                 case DeleteRun():
                     await self._kube.delete(RUNS, run.namespace, run.name, uid=run.uid, propagation="Background")
                 case SetTimer() | DropTimer() | EmitEvent():

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import image_locks
+import yaml
 
 from controlplane.kube import crd
+from dataplane.gateway import openapi
 from statemachine import diagram
 
 ROOT = Path(__file__).parent.parent
@@ -16,8 +18,10 @@ def generated() -> Iterator[tuple[Path, str]]:
     """Every generated file with its content."""
     for name, text in crd.render().items():
         yield ROOT / "deploy" / "crds" / name, text
+        yield ROOT / "deploy" / "chart" / "crds" / name, text
     yield ROOT / "docs" / "lifecycle.md", diagram.lifecycle_markdown()
     yield ROOT / "docs" / "reasons.md", diagram.reasons_markdown()
+    yield ROOT / "docs" / "gateway-openapi.yaml", yaml.safe_dump(openapi.document(), sort_keys=False, width=120)
     yield from image_locks.render()
 
 

@@ -1,70 +1,96 @@
-"""`krt replay`, `krt diagram` and `krt explain`: a Run's path, folded again from its journal and drawn."""
+"""`krt replay` and `krt diagram`: a Run's path, folded again from its journal and drawn."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from controlplane.cli.failure import NOT_FOUND, OTHER, Failure
-from controlplane.cli.output import Format, OutputOption, colour, emit, print_object, print_table, say
-from controlplane.cli.session import ContextOption, KubeconfigOption, NamespaceOption, Session
+from controlplane.cli.failure import OTHER, Failure
+from controlplane.cli.journalsource import Journal, from_api, from_files, looks_like_a_journal
+from controlplane.cli.options import ContextOption, Format, KubeconfigOption, NamespaceOption, OutputOption
+from controlplane.cli.output import emit, print_object, say
+from controlplane.cli.session import Session
+from controlplane.cli.tables import print_table
 from controlplane.kube.codec import format_time
-from controlplane.kube.errors import NotFound
-from controlplane.kube.resources import EVENTS, RUNS
 from statemachine import diagram as drawing
 from statemachine.events import Observed
-from statemachine.journal import Damaged, Entry, decode
 from statemachine.replay import Fold, Moment, UnknownRules
 from statemachine.replay import replay as fold
-from statemachine.run import Phase, RunUID
-from statemachine.table import TABLE
+from statemachine.run import Phase
 
-if TYPE_CHECKING:
-    from controlplane.kube.client import KubeClient
-
-SUFFIX = ".krj"
+What = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a Run; or a journal: a file, a folder of segments, a data directory.",
+        show_default=False,
+        metavar="NAME|PATH",
+    ),
+]
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="Of a journal in files: only this Run, by name or UID.", metavar="RUN")
+]
 
 
 def replay(
-    what: Annotated[str, typer.Argument(help="Name of a Run, or a journal: a file, or a folder of segments.")],
-    to: Annotated[int | None, typer.Option("--to", help="Stop after the record of this number.")] = None,
+    what: What,
+    run: RunOption = None,
+    to: Annotated[int | None, typer.Option("--to", help="Stop after the record of this number.", metavar="SEQ")] = None,
     without: Annotated[
-        list[int] | None, typer.Option("--without", help="What if: leave the record of this number out; repeatable.")
+        list[int] | None,
+        typer.Option("--without", help="What if: leave the record of this number out; repeatable.", metavar="SEQ"),
     ] = None,
     output: OutputOption = Format.TABLE,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Fold a journal again and compare: the same events must give the same commands.
+    """Fold a Run's journal again and compare.
+
+    The same events must give the same commands.
 
     \b
     Examples:
       krt replay diagnose-service
       krt replay ~/.kruntimes/journal/controlplane --to 12
+      krt replay copy.krj --run 2c24c1f0-9f8f-4f80-82d5-3dd16a12d1e6
 
-    A divergence, a bad byte or a newer rule version ends with 1 and says where.
+    A divergence, a bad byte or a newer rule version ends with 1 and says where. No file is changed.
     """
-    path = Path(what)
-    uid, parts = (None, _segments(path)) if path.exists() else _of_run(Session(namespace, context, kubeconfig), what)
-    try:
-        outcome = fold(_entries(parts), run_uid=uid, to=to, without=frozenset(without or ()))
-    except Damaged as damage:
-        raise Failure("JournalDamaged", str(damage), OTHER) from damage
-    except UnknownRules as newer:
-        raise Failure("RulesUnknown", str(newer), OTHER) from newer
-    _report(outcome, output)
+    journals = _journals(what, run, Session(namespace, context, kubeconfig))
+    left_out = frozenset(without or ())
+    folds = [(journal, _fold(journal, to, left_out)) for journal in journals]
+    if output in (Format.JSON, Format.YAML):
+        facts: list[Any] = [msgspec.to_builtins(outcome) for _, outcome in folds]
+        several = {"journals": [{"writer": j.writer, **one} for (j, _), one in zip(folds, facts, strict=True)]}
+        print_object(facts[0] if len(facts) == 1 else several, output)
+    for journal, outcome in folds:
+        if len(folds) > 1:
+            say(f"journal of {journal.writer}:")
+        if output is Format.NAME:
+            for moment in outcome.moments:
+                emit(str(moment.run.phase))
+        elif output not in (Format.JSON, Format.YAML):
+            _print(outcome)
+        _note(outcome, left_out)
+    for journal, outcome in folds:
+        _judge(journal, outcome)
+    records, runs = sum(len(one.moments) for _, one in folds), len({uid for _, one in folds for uid in one.runs})
+    compared = "fold" if left_out else "fold to the same commands"
+    say(f"{records} records of {runs} Run{'' if runs == 1 else 's'} {compared}")
 
 
 def diagram(
-    name: Annotated[str | None, typer.Argument(help="Name of a Run whose path is marked.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a Run, or a journal, whose path is marked.", metavar="NAME|PATH")
+    ] = None,
+    run: RunOption = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="As Mermaid source, for a page.")] = False,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Draw the lifecycle, with a Run's path when one is named.
+    """Draw the lifecycle, with a Run's path.
 
     \b
     Examples:
@@ -73,92 +99,20 @@ def diagram(
     """
     path: list[Phase] = []
     if name is not None:
-        uid, parts = _of_run(Session(namespace, context, kubeconfig), name)
-        try:
-            path = _path(fold(_entries(parts), run_uid=uid).moments)
-        except (Damaged, UnknownRules) as error:
-            raise Failure("JournalDamaged", str(error), OTHER) from error
+        journals = _journals(name, run, Session(namespace, context, kubeconfig))
+        path = _path([moment for journal in journals for moment in _fold(journal, None, frozenset()).moments])
     emit((drawing.mermaid(path) if mermaid else drawing.text(path)).rstrip())
 
 
-def explain(
-    name: Annotated[str, typer.Argument(help="Name of the Run.", show_default=False)],
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
-    """Say why a Run is in its phase, what it waits for, and its last Events.
-
-    \b
-    Example:
-      krt explain diagnose-service
-    """
-    session = Session(namespace, context, kubeconfig)
-
-    async def work(client: "KubeClient") -> tuple[Any, list[Any]]:
-        run = await client.get(RUNS, session.namespace, name)
-        events = await client.list(EVENTS, session.namespace, fields=f"involvedObject.uid={run.metadata.uid}")
-        return run, sorted(events.items, key=lambda event: event.last_timestamp or event.event_time or "")
-
-    run, events = session.call(work)
-    status = run.status
-    emit(f"Run {name} is {colour(status.phase)}" + (f" ({status.reason}: {status.message})" if status.reason else ""))
-    for condition in status.conditions:
-        why = f"{condition.reason} {condition.message}".strip()
-        emit(f"  {condition.type}={condition.status}  {why}")
-    rows = [row for row in TABLE if Phase(status.phase) in row.sources]
-    if rows:
-        emit("\nWhat may happen next:")
-        print_table(
-            ("EVENT", "TO", "DECIDED BY", "NOTE"),
-            [
-                (
-                    row.event.__name__,
-                    " or ".join(dict.fromkeys(str(choice.to or status.phase) for choice in row.choices)),
-                    row.decider,
-                    row.note,
-                )
-                for row in rows
-            ],
-        )
-    if events:
-        emit("\nLast events:")
-        print_table(
-            ("LAST SEEN", "TYPE", "REASON", "MESSAGE"),
-            [
-                (event.last_timestamp or event.event_time or "", event.type, event.reason, event.message)
-                for event in events[-8:]
-            ],
-        )
+def _journals(what: str, run: str | None, session: Session) -> list[Journal]:
+    return from_files(what, run) if run is not None or looks_like_a_journal(what) else [from_api(session, what)]
 
 
-def _segments(path: Path) -> list[bytes]:
-    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-    if not files:
-        raise Failure("NotFound", f"{path} holds no journal segments (*{SUFFIX})", NOT_FOUND)
+def _fold(journal: Journal, to: int | None, without: frozenset[int]) -> Fold:
     try:
-        return [file.read_bytes() for file in files]
-    except OSError as error:
-        raise Failure("JournalUnreadable", f"cannot read {path}: {error.strerror}", OTHER) from error
-
-
-def _of_run(session: Session, name: str) -> tuple[RunUID, list[bytes]]:
-    """The Run's UID and its journal, through the Kubernetes API."""
-
-    async def work(client: "KubeClient") -> tuple[RunUID, list[bytes]]:
-        run = await client.get(RUNS, session.namespace, name)
-        path = f"/apis/logs.kruntimes.io/v1alpha1/namespaces/{session.namespace}/runs/{name}/journal"
-        try:
-            return RunUID(run.metadata.uid), [await client.raw("GET", path)]
-        except NotFound as error:
-            raise Failure("NotFound", f"Run {name} has no journal here: {error}", NOT_FOUND) from error
-
-    return session.call(work)
-
-
-def _entries(segments: Sequence[bytes]) -> Iterator[Entry]:
-    for number, segment in enumerate(segments):
-        yield from decode(segment, last=number == len(segments) - 1)
+        return fold(journal.entries(), run_uid=journal.run, to=to, without=without, whole=journal.whole)
+    except UnknownRules as newer:
+        raise Failure("RulesUnknown", f"{_in(journal)}{newer}", OTHER) from newer
 
 
 def _path(moments: Sequence[Moment]) -> list[Phase]:
@@ -169,46 +123,25 @@ def _path(moments: Sequence[Moment]) -> list[Phase]:
     return path
 
 
-def _report(outcome: Fold, output: Format) -> None:
-    if output in (Format.JSON, Format.YAML):
-        import msgspec
-
-        print_object(msgspec.to_builtins(outcome), output)
-    elif output is Format.NAME:
-        for moment in outcome.moments:
-            emit(str(moment.run.phase))
+def _print(outcome: Fold) -> None:
+    several = len(outcome.runs) > 1
+    columns = ("SEQ", "TIME", "EVENT", "PHASE", "ATTEMPT", "OUTCOME")
+    rows = [
+        (
+            moment.seq,
+            format_time(moment.event.at_us),
+            type(moment.event).__name__,
+            moment.run.phase,
+            moment.run.status.attempt,
+            _outcome(moment),
+        )
+        for moment in outcome.moments
+    ]
+    if several:
+        named = [(moment.run.name, *row) for moment, row in zip(outcome.moments, rows, strict=True)]
+        print_table(("RUN", *columns), named)
     else:
-        print_table(
-            ("SEQ", "TIME", "EVENT", "PHASE", "ATTEMPT", "OUTCOME"),
-            [
-                (
-                    str(moment.seq),
-                    format_time(moment.event.at_us),
-                    type(moment.event).__name__,
-                    str(moment.run.phase),
-                    str(moment.run.status.attempt),
-                    _outcome(moment),
-                )
-                for moment in outcome.moments
-            ],
-        )
-    if outcome.torn is not None:
-        say(f"note: the last record, at offset {outcome.torn.offset}, is torn and was left out")
-    if outcome.lost:
-        say(f"note: {outcome.lost} records are missing; what follows them is compared from the next observation on")
-    if outcome.gaps:
-        say(f"note: {outcome.gaps} observations skipped a phase that this process did not see")
-    for seq, sentence in outcome.broken:
-        say(f"note: record {seq} breaks an invariant: {sentence}")
-    found = outcome.divergence
-    if found is not None:
-        raise Failure(
-            "Diverged",
-            f"record {found.index} at offset {found.offset} (seq {found.seq}): {found.what} differ: recorded "
-            f"{found.recorded}, folded {found.folded}",
-            OTHER,
-        )
-    say(f"{len(outcome.moments)} records of {len(outcome.runs)} Runs fold to the same commands")
+        print_table(columns, rows)
 
 
 def _outcome(moment: Moment) -> str:
@@ -218,3 +151,34 @@ def _outcome(moment: Moment) -> str:
     if isinstance(moment.event, Observed) and moment.step.gap:
         return f"gap; {names}".rstrip("; ")
     return names
+
+
+def _note(outcome: Fold, without: frozenset[int]) -> None:
+    if outcome.torn is not None:
+        say(f"note: the last record, at offset {outcome.torn.offset}, is torn and was left out")
+    if outcome.lost:
+        say(f"note: {outcome.lost} records are missing; what follows them is compared from the next observation on")
+    if outcome.gaps:
+        say(f"note: {outcome.gaps} observations skipped a phase that this process did not see")
+    for seq, sentence in outcome.broken:
+        say(f"note: record {seq} breaks an invariant: {sentence}")
+    if without:
+        seqs = ", ".join(map(str, sorted(without)))
+        say(f"note: left out: {seqs}; nothing is compared from the first of them on")
+
+
+def _judge(journal: Journal, outcome: Fold) -> None:
+    """Failure where folding again gave something else than the record says."""
+    found = outcome.divergence
+    if found is not None:
+        raise Failure(
+            "Diverged",
+            f"{_in(journal)}record {found.index} at offset {found.offset} (seq {found.seq}): {found.what} differ: "
+            f"recorded {found.recorded}, folded {found.folded}",
+            OTHER,
+        )
+
+
+def _in(journal: Journal) -> str:
+    """The segment that was read last; an API's journal is one piece without a name."""
+    return f"{journal.reading}: " if journal.reading else ""

@@ -1,8 +1,9 @@
-"""What `krt status` shows: the supervisor's state file, compared with the processes and asked of API and gateway.
+"""What `krt status` shows: the supervisor's state file, compared with what processes, API and gateway say.
 
-Lives here: looking. May not live here: printing (`up` does, next). Standard library only, beside msgspec.
+Lives here: looking. May not live here: printing (`up` does, next).
 """
 
+import asyncio
 import json
 import platform
 import ssl
@@ -13,17 +14,23 @@ from typing import Any, Final
 from controlplane.embedded import processes
 from controlplane.embedded.control import ProcessState, SystemState
 from controlplane.kube.codec import format_time_seconds
+from runtimes.contract.client import RuntimeClient
+from runtimes.contract.messages import Isolation
+from runtimes.contract.mux import CallError, ConnectionLost, Refused
 
 ASK_TIMEOUT_SECONDS: Final = 3.0
 
-ISOLATION: Final = {
-    "level": "process",
-    "message": (
-        "functions run as processes of this user, each in a process group, with an environment and folders of its own; "
-        "no container, no namespace, no memory limit, and they read what this user can read: run only code you trust"
-    ),
-}
-"""How strongly functions are kept apart on one machine; a cluster's containers do more."""
+SANDBOX: Final = (
+    "the kernel (Landlock) refuses a function the files, memory and environment of other functions, of kruntimes, and "
+    "your home; functions share this machine's kernel, network and /tmp: run only code you would give an account here"
+)
+PROCESS: Final = (
+    "this kernel has no Landlock: functions have processes, environment and folders of their own, and read what this "
+    "user can read, also each other's: run only code you trust"
+)
+SIGNALS: Final = "; this kernel lets them signal each other's processes"
+SIGNALS_SCOPED_FROM_ABI: Final = 6
+UNKNOWN: Final = "no Runtime Server answers: nothing is known, and nothing runs"
 
 
 def describe(path: Path, state: SystemState) -> dict[str, Any]:
@@ -52,9 +59,45 @@ def describe(path: Path, state: SystemState) -> dict[str, Any]:
         },
         "ready": state.ready,
         "health": "ok" if good else ("degraded" if state.ready else "starting"),
-        "isolation": ISOLATION,
+        "isolation": isolation(asyncio.run(_said_by(_sockets(path)))),
         "processes": rows,
     }
+
+
+def isolation(said: list[Isolation]) -> dict[str, Any]:
+    """How strongly functions are kept apart here: as the weakest of the Runtime Servers says."""
+    if not said:
+        return {"level": "unknown", "message": UNKNOWN}
+    weakest = min(said, key=lambda one: one.landlock_abi)
+    if weakest.level == "process":
+        return {"level": "process", "message": PROCESS}
+    message = SANDBOX if weakest.landlock_abi >= SIGNALS_SCOPED_FROM_ABI else SANDBOX + SIGNALS
+    return {"level": "sandbox", "message": message, "landlock": weakest.landlock_abi}
+
+
+def _sockets(path: Path) -> list[Path]:
+    config = _text(path / "config.json")
+    run_dir = json.loads(config).get("runDir", "") if config else ""
+    return list(Path(run_dir).glob("*/*/runtime.sock")) if run_dir else []
+
+
+async def _said_by(sockets: list[Path]) -> list[Isolation]:
+    """What each Runtime Server says in Hello; one that has no word for it counts as the weakest."""
+    said = await asyncio.gather(*(_hello(socket) for socket in sockets))
+    return [one for one in said if one is not None]
+
+
+async def _hello(socket: Path) -> Isolation | None:
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_SECONDS):
+            client = await RuntimeClient.connect(socket)
+            try:
+                return (await client.hello("krt status")).isolation or Isolation(level="process")
+            finally:
+                client.close()
+                await client.connection.closed
+    except (OSError, TimeoutError, CallError, ConnectionLost, Refused):
+        return None
 
 
 def _row(process: ProcessState, healthy: dict[str, bool], pods: dict[str, Any]) -> dict[str, Any]:

@@ -1,107 +1,107 @@
-"""The `krt` command, assembled: each command is imported only when it is the one that runs.
+"""`krt`: the entry point. It repairs what a shell left closed and turns every end of a command into an exit code.
 
-`main` is the entry point of the distribution. It turns every expected failure into one line and an exit code, so that a
-user's mistake never shows a traceback.
+Nothing is imported here before it is needed, so that Ctrl-C in the first moments is quiet too. The commands are in
+`commands`, which this file calls; what may go wrong and how it is told is in `failure`.
 """
 
-import importlib
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-
-from controlplane.cli.failure import OTHER, Failure, from_kube
-
-# name -> (module, function, the first line of its help); `--help` lists these without importing any of them
-COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
-    "up": ("up", "up", "Run the whole system on this machine."),
-    "down": ("up", "down", "Stop a detached one."),
-    "status": ("up", "status", "Show what runs on this machine, and how well."),
-    "run": ("create", "run", "Create a Run."),
-    "invoke": ("invoke", "invoke", "Call a function."),
-    "get": ("queries", "get", "Show Runs by name."),
-    "list": ("queries", "list_runs", "List Runs."),
-    "wait": ("queries", "wait", "Wait until a Run is Ready, in a phase, finished or gone."),
-    "cancel": ("queries", "cancel", "Ask for the end of Runs; the objects stay."),
-    "delete": ("queries", "delete", "Delete Runs; functions are released first."),
-    "logs": ("logs", "logs", "Show what a Run's code printed."),
-    "explain": ("journals", "explain", "Say why a Run is in its phase and what it waits for."),
-    "replay": ("journals", "replay", "Fold a Run's journal again and compare."),
-    "diagram": ("journals", "diagram", "Draw the lifecycle, with a Run's path."),
-    "token": ("access", "token", "Print a bearer token for curl."),
-    "kubeconfig": ("access", "kubeconfig", "Print the kubeconfig of the running krt up."),
-    "version": ("version", "version", "Show the versions of client and server."),
-}
-
-_HELP: Final = """Functions on warm Runtimes, invoked in milliseconds.
-
-  krt up                                     start everything on this machine
-  krt run -f run.yaml --wait                 create a Run and follow it
-  krt invoke NAME -d '{"key": "value"}'      call it
-"""
-
-
-INTERRUPTED: Final = 130  # as shells say it: 128 + SIGINT
-
-
-class _Lazy(TyperGroup):
-    """Commands that are imported when they are asked for."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module, function, summary = COMMANDS[cmd_name]
-        if ctx.resilient_parsing or not _asked_for(cmd_name):
-            return TyperCommand(cmd_name, help=summary)
-        callback = getattr(importlib.import_module(f"controlplane.cli.{module}"), function)
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(cmd_name)(callback)
-        return typer.main.get_command(app)
-
-
-def _asked_for(name: str) -> bool:
-    return name in sys.argv[1:]
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
+BROKEN_PIPE: Final = 141  # 128 + SIGPIPE: the reader has gone, as after `| head`
+DEBUG: Final = "KRT_DEBUG"  # set to anything: a defect shows its traceback
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
-    from controlplane.kube.errors import KubeError
+    """Run one command and return its exit code. Raises nothing."""
+    _repair_streams()
+    if argv is None and not sys.warnoptions:
+        import warnings
 
+        warnings.simplefilter("ignore")  # they are for whoever tests this, not for whoever uses it
     args = list(sys.argv[1:] if argv is None else argv)
-    group = _Lazy(name="krt", help=_HELP, no_args_is_help=True)
     try:
-        group.main(args=args, prog_name="krt")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = _run(args)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
-        return OTHER
-    except KubeError as error:
-        return _fail(from_kube(error), args)
-    except Failure as failure:
-        return _fail(failure, args)
-    return 0
+        code = BROKEN_PIPE
+    except Exception as error:
+        code = _told(error, args)
+    _settle()
+    return code
 
 
-def _fail(failure: Failure, args: Sequence[str]) -> int:
-    if _wants_json(args):
-        sys.stderr.buffer.write(failure.as_status() + b"\n")
-    else:
-        sys.stderr.write(failure.line() + "\n")
-    sys.stderr.flush()
+def _run(args: list[str]) -> int:
+    from controlplane.cli.commands import run
+
+    return run(args)
+
+
+def _told(error: Exception, args: Sequence[str]) -> int:
+    """Say what went wrong, and the exit code for it."""
+    from controlplane.cli.failure import failure_of
+
+    try:
+        if os.environ.get(DEBUG):
+            import traceback
+
+            traceback.print_exception(error)
+        sys.stdout.flush()
+    except OSError:
+        pass
+    failure = failure_of(error)
+    try:
+        if wants_json(args):
+            sys.stderr.write(failure.as_status().decode("utf-8", "replace").rstrip() + "\n")
+        else:
+            sys.stderr.write(failure.line() + "\n")
+        sys.stderr.flush()
+    except OSError:  # nobody reads stderr either; the exit code still tells
+        pass
     return failure.code
 
 
-def _wants_json(args: Sequence[str]) -> bool:
-    following: Any = dict(zip(args, [*args[1:], ""], strict=False))
-    return "json" in (following.get("-o"), following.get("--output")) or "-ojson" in args or "--output=json" in args
+def wants_json(args: Sequence[str]) -> bool:
+    """Whether `-o json` is among the options, in any of its spellings: errors are Status objects then."""
+    options = list(args[: args.index("--")] if "--" in args else args)
+    pairs = zip(options, [*options[1:], ""], strict=True)
+    return any(
+        one in ("-ojson", "-o=json", "--output=json") or (one in ("-o", "--output") and following == "json")
+        for one, following in pairs
+    )
+
+
+def _repair_streams() -> None:
+    """Descriptors 0 to 2 exist, so that no socket becomes standard output, and text is UTF-8 whatever the locale."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - a descriptor, not a path
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def _settle() -> None:
+    """Flush, or give up what can no longer be written, so that the interpreter's own flush has nothing to say."""
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
 
 
 if __name__ == "__main__":

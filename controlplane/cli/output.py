@@ -1,15 +1,13 @@
-"""What commands print: Tables as the API server makes them, JSON, YAML and names. Colours only on a terminal."""
+"""What commands print: lines, objects as JSON and YAML, and colours, which stand on a terminal only."""
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
 
-import msgspec
-import typer
+from controlplane.cli.options import Format
 
-TABLE_ACCEPT: Final = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+RUN_KIND: Final = "run.kruntimes.io"
 
 _PHASE_COLOURS: Final = {
     "Ready": "32",
@@ -25,23 +23,8 @@ _PHASE_COLOURS: Final = {
 }
 
 
-class Format(StrEnum):
-    """What `-o` takes."""
-
-    TABLE = ""
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    NAME = "name"
-
-
-OutputOption = Annotated[
-    Format, typer.Option("--output", "-o", help="One of json, yaml, name or wide.", show_default=False)
-]
-
-
 def emit(text: str) -> None:
-    """A line of result."""
+    """A line of result, there at once for whoever reads along."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -52,44 +35,48 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def colour(text: str, stream: Any = None) -> str:
-    """A phase in its colour, when `stream` (stdout) is a terminal."""
+def colour(text: str, stream: TextIO | None = None) -> str:
+    """A phase in its colour, when `stream` (stdout) is a terminal that wants colours."""
     code = _PHASE_COLOURS.get(text.strip())
-    out = stream or sys.stdout
-    if code is None or not out.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if code is None or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return text
-    return f"\x1b[{code}m{text}\x1b[0m"
+    return f"\x1b[{code}m{text}\x1b[0m" if (stream or sys.stdout).isatty() else text
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, header: bool = True) -> None:
-    """Columns three spaces apart, as kubectl does."""
-    lines = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *lines, strict=True)]
-    if header:
-        emit("   ".join(name.ljust(width) for name, width in zip(columns, widths, strict=True)).rstrip())
-    for line in lines:
-        cells = [colour(cell.ljust(width)) for cell, width in zip(line, widths, strict=True)]
-        emit("   ".join(cells).rstrip())
-
-
-def print_server_table(table: Mapping[str, Any], *, wide: bool, namespaces: bool) -> None:
-    """A `meta.k8s.io/v1` Table."""
-    shown = [number for number, column in enumerate(table["columnDefinitions"]) if wide or not column.get("priority")]
-    columns = [table["columnDefinitions"][number]["name"].upper() for number in shown]
-    rows = []
-    for row in table.get("rows") or ():
-        cells = ["" if row["cells"][number] is None else str(row["cells"][number]) for number in shown]
-        if namespaces:
-            cells.insert(0, row.get("object", {}).get("metadata", {}).get("namespace", ""))
-        rows.append([cell or "<none>" if wide else cell for cell in cells])
-    print_table((["NAMESPACE", *columns] if namespaces else columns), rows)
+def emit_name(name: str) -> None:
+    """`run.kruntimes.io/NAME`, which every command that takes names takes too."""
+    emit(f"{RUN_KIND}/{name}")
 
 
 def print_object(value: Any, form: Format) -> None:
     """An object (or List) as JSON or YAML."""
     if form is Format.YAML:
-        import yaml
-
-        emit(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=False).rstrip())
+        emit(as_yaml(value).rstrip("\n"))
     else:
+        import msgspec
+
         emit(msgspec.json.format(msgspec.json.encode(value), indent=4).decode())
+
+
+def as_yaml(value: Any) -> str:
+    """Block style, texts of several lines as blocks, keys in the order they came in."""
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(base):  # type: ignore[misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, data: str) -> Any:
+        block = "\n" in data and all(line == line.rstrip() for line in data.split("\n")) and "\t" not in data
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if block else None)
+
+    Dumper.add_representer(str, text)
+    return str(yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000))
+
+
+def shown(value: Mapping[str, Any]) -> dict[str, Any]:
+    """An object as kubectl shows it: without managedFields."""
+    metadata = {key: part for key, part in value.get("metadata", {}).items() if key != "managedFields"}
+    return {**value, "metadata": metadata}

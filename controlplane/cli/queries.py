@@ -1,87 +1,91 @@
-"""`krt get`, `list`, `wait`, `cancel` and `delete`: what their kubectl namesakes do, for Runs."""
+"""`krt get` and `krt list`: Runs as tables, JSON, YAML or names, once or as they change."""
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
-from controlplane.cli.failure import OTHER, USAGE, Failure
-from controlplane.cli.output import (
-    TABLE_ACCEPT,
+from controlplane.cli.failure import USAGE, Failure, failure_of
+from controlplane.cli.options import (
+    ContextOption,
     Format,
+    KubeconfigOption,
+    NamespaceOption,
     OutputOption,
-    emit,
-    print_object,
-    print_server_table,
-    say,
+    RunNames,
+    SelectorOption,
+    run_names_of,
 )
-from controlplane.cli.progress import follow
-from controlplane.cli.session import ContextOption, KubeconfigOption, NamespaceOption, Session
-from controlplane.kube.codec import parse_duration_ms
-from controlplane.kube.errors import NotFound
-from controlplane.kube.resources import RUNS
-from controlplane.kube.types_kruntimes import RunObject
-from statemachine.run import TERMINAL, Phase
+from controlplane.cli.output import as_yaml, emit, emit_name, print_object, say, shown
+from controlplane.cli.plain import TABLE_ACCEPT, pages_of, runs_path
+from controlplane.cli.progress import Patience
+from controlplane.cli.session import Session
+from controlplane.cli.tables import ServerTable
+from controlplane.kube.errors import Gone, KubeError, Unavailable, error_of
+from controlplane.kube.meta import Status
 
 if TYPE_CHECKING:
     from controlplane.kube.client import KubeClient
 
-Names = Annotated[list[str], typer.Argument(help="Names of Runs.", show_default=False)]
-TimeoutOption = Annotated[str | None, typer.Option("--timeout", help="Give up after this long, such as 30s or 2m.")]
-_CONDITION: Final = re.compile(r"condition=([A-Za-z]+)(?:=(True|False|Unknown))?", re.IGNORECASE)
+WATCH_S: Final = 300  # asked of the server; a watch that ends is begun again where it ended
+WATCH_IDLE_S: Final = WATCH_S + 15.0
 
-
-def seconds_of(text: str | None) -> float | None:
-    """A duration option in seconds."""
-    if text is None:
-        return None
-    try:
-        return parse_duration_ms(text) / 1000
-    except ValueError as error:
-        raise Failure("InvalidOption", f"--timeout: {error}", USAGE) from error
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of every namespace.")]
+FieldSelector = Annotated[
+    str,
+    typer.Option("--field-selector", help="Such as status.phase=Ready or spec.runtime=python.", metavar="FIELDS"),
+]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on and show every change.")]
+NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Tables without their heading.")]
+IgnoreNotFound = Annotated[bool, typer.Option("--ignore-not-found", help="An absent Run is no error.")]
 
 
 def get(
-    names: Names,
+    names: RunNames = None,
+    all_namespaces: AllNamespaces = False,
+    selector: SelectorOption = "",
+    field_selector: FieldSelector = "",
+    watch: Watch = False,
+    no_headers: NoHeaders = False,
+    ignore_not_found: IgnoreNotFound = False,
     output: OutputOption = Format.TABLE,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Show Runs by name.
+    """Show Runs, by name or all of them.
 
     \b
     Examples:
-      krt get diagnose-service
+      krt get
       krt get diagnose-service -o yaml
+      krt get diagnose-service --watch
     """
-    session = Session(namespace, context, kubeconfig)
+    session, wanted = Session(namespace, context, kubeconfig), run_names_of(names)
+    if not wanted:
+        _list(session, all_namespaces, selector, field_selector, watch, no_headers, output)
+        return
+    if all_namespaces or selector or field_selector:
+        raise Failure("InvalidUsage", "names go with no selector and with one namespace", USAGE)
+    if watch and len(wanted) > 1:
+        raise Failure("InvalidUsage", "--watch takes one name", USAGE)
+    view = View(output, namespaces=False, heading=not no_headers, watched=watch)
 
-    async def work(client: "KubeClient") -> list[dict[str, Any]]:
-        headers = _accept(output)
-        return [
-            msgspec.json.decode(await client.raw("GET", RUNS.path(session.namespace, name), headers=headers))
-            for name in names
-        ]
-
-    found = session.call(work)
-    if output in (Format.TABLE, Format.WIDE):
-        table = found[0] | {"rows": [row for one in found for row in one.get("rows") or ()]}
-        print_server_table(table, wide=output is Format.WIDE, namespaces=False)
-    elif output is Format.NAME:
-        for one in found:
-            emit(f"run.kruntimes.io/{one['metadata']['name']}")
-    else:
-        print_object(found[0] if len(found) == 1 else _list_of(found), output)
+    found, problem = _named(session, wanted, view, ignore_not_found)
+    view.show(found, single=len(wanted) == 1)
+    if watch and found:
+        query = {"fieldSelector": f"metadata.name={wanted[0]}"}
+        _watch(session, runs_path(session.namespace), query, view, _version_of(found[0]))
+    if problem is not None:
+        raise problem
 
 
 def list_runs(
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of every namespace.")] = False,
-    selector: Annotated[str, typer.Option("--selector", "-l", help="Label selector.")] = "",
-    field_selector: Annotated[
-        str, typer.Option("--field-selector", help="Such as status.phase=Ready or spec.runtime=python.")
-    ] = "",
+    all_namespaces: AllNamespaces = False,
+    selector: SelectorOption = "",
+    field_selector: FieldSelector = "",
+    watch: Watch = False,
+    no_headers: NoHeaders = False,
     output: OutputOption = Format.TABLE,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
@@ -93,164 +97,142 @@ def list_runs(
     Examples:
       krt list
       krt list -A -o wide
-      krt list --field-selector status.phase=Ready
+      krt list --field-selector status.phase=Ready --watch
     """
-    session = Session(namespace, context, kubeconfig)
-
-    async def work(client: "KubeClient") -> dict[str, Any]:
-        query = {"labelSelector": selector, "fieldSelector": field_selector, "includeObject": "Metadata"}
-        path = RUNS.path(None if all_namespaces else session.namespace)
-        answer = await client.raw(
-            "GET", path, query={key: value for key, value in query.items() if value}, headers=_accept(output)
-        )
-        decoded: dict[str, Any] = msgspec.json.decode(answer)
-        return decoded
-
-    found = session.call(work)
-    if output in (Format.TABLE, Format.WIDE):
-        if not found.get("rows"):
-            say("No Runs found" + ("" if all_namespaces else f" in namespace {session.namespace}"))
-            return
-        print_server_table(found, wide=output is Format.WIDE, namespaces=all_namespaces)
-    elif output is Format.NAME:
-        for one in found["items"]:
-            emit(f"run.kruntimes.io/{one['metadata']['name']}")
-    else:
-        print_object(found, output)
+    _list(Session(namespace, context, kubeconfig), all_namespaces, selector, field_selector, watch, no_headers, output)
 
 
-def wait(
-    name: Annotated[str, typer.Argument(help="Name of the Run.", show_default=False)],
-    condition: Annotated[
-        str, typer.Option("--for", help="condition=Ready, condition=NAME=False, phase=NAME, finished or delete.")
-    ] = "condition=Ready",
-    timeout: TimeoutOption = "30s",
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
-    """Wait until a Run is Ready, in a phase, finished or gone.
+class View:
+    """One way of showing Runs. Answers are Tables or Lists, as `accept` asks for."""
 
-    \b
-    Examples:
-      krt wait diagnose-service
-      krt wait summarize-once --for finished
-      krt wait x --for delete
-    """
-    session = Session(namespace, context, kubeconfig)
-    reached = _goal(condition)
+    def __init__(self, output: Format, *, namespaces: bool, heading: bool, watched: bool) -> None:
+        self._output = output
+        self.tabular = output in (Format.TABLE, Format.WIDE)
+        self.accept = TABLE_ACCEPT if self.tabular else "application/json"
+        self._table = ServerTable(wide=output is Format.WIDE, namespaces=namespaces, heading=heading, watched=watched)
 
-    async def work(client: "KubeClient") -> None:
-        if condition == "delete":
-            await gone(client, session.namespace, name, seconds_of(timeout))
-            return
-        async for run in follow(client, session.namespace, name, seconds_of(timeout)):
-            if run is None:
-                break
-            if reached(run):
-                return
-            if run.status.phase in TERMINAL:
-                message = f"Run {name} is {run.status.phase} and will not get to {condition}: {run.status.message}"
-                raise Failure(run.status.reason or run.status.phase, message, OTHER)
-        raise Failure("NotFound", f"Run {name} was deleted meanwhile", OTHER)
+    def items(self, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What there is to show of a list: the Tables themselves, or the objects in it."""
+        return pages if self.tabular else [item for page in pages for item in page.get("items") or ()]
 
-    session.call(work)
-    say(f"run.kruntimes.io/{name} condition met")
+    def show(self, objects: list[dict[str, Any]], *, single: bool) -> None:
+        """Tables, or objects: one stands alone, several are a List."""
+        if self.tabular:
+            self._table.print(objects)
+        elif self._output is Format.NAME:
+            for one in objects:
+                emit_name(one["metadata"]["name"])
+        elif single and objects:
+            print_object(shown(objects[0]), self._output)
+        elif not single:
+            items = [shown(one) for one in objects]
+            whole = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items}
+            print_object(whole, self._output)
+
+    def changed(self, one: dict[str, Any]) -> None:
+        """What a watch brought."""
+        if self.tabular:
+            self._table.print([one])
+        elif self._output is Format.YAML:
+            emit("---\n" + as_yaml(shown(one)).rstrip("\n"))
+        else:
+            self.show([one], single=True)
 
 
-def cancel(
-    names: Names,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
-    """Ask for the end of Runs; the objects stay, as Cancelled.
-
-    \b
-    Example:
-      krt cancel diagnose-service
-    """
-    session = Session(namespace, context, kubeconfig)
-
-    async def work(client: "KubeClient") -> None:
-        for name in names:
-            await client.merge_patch(RUNS, session.namespace, name, {"spec": {"cancelRequested": True}})
-            say(f"run.kruntimes.io/{name} cancellation requested")
-
-    session.call(work)
-
-
-def delete(
-    names: Names,
-    wait_until_gone: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when they are gone.")] = True,
-    ignore_not_found: Annotated[bool, typer.Option("--ignore-not-found", help="An absent Run is no error.")] = False,
-    timeout: TimeoutOption = None,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
-    """Delete Runs; functions are released first.
-
-    \b
-    Examples:
-      krt delete diagnose-service
-      krt delete a b --no-wait
-    """
-    session = Session(namespace, context, kubeconfig)
-
-    async def work(client: "KubeClient") -> None:
-        for name in names:
-            try:
-                await client.delete(RUNS, session.namespace, name)
-            except NotFound:
-                if not ignore_not_found:
-                    raise
+def _named(
+    session: Session, names: list[str], view: View, ignore_not_found: bool
+) -> tuple[list[dict[str, Any]], Failure | None]:
+    """What is there, and the failure to end with: what is not there hides nothing of the rest, as in kubectl."""
+    found: list[dict[str, Any]] = []
+    problem: Failure | None = None
+    for name in names:
+        try:
+            found.append(session.api.get(runs_path(session.namespace, name), accept=view.accept))
+        except KubeError as error:
+            failure = failure_of(error)
+            if error.status.code != 404 or (len(names) == 1 and not ignore_not_found):
+                raise
+            if ignore_not_found:
                 continue
-            say(f'run.kruntimes.io "{name}" deleted')
-            if wait_until_gone:
-                await gone(client, session.namespace, name, seconds_of(timeout))
-
-    session.call(work)
-
-
-async def gone(client: "KubeClient", namespace: str, name: str, timeout_s: float | None) -> None:
-    """Return when the Run is gone, or another of its name is there; Failure, exit code 8, when that takes too long."""
-    uid: str | None = None
-    try:
-        async for run in follow(client, namespace, name, timeout_s):
-            if run is None or (uid is not None and run.metadata.uid != uid):
-                return
-            uid = run.metadata.uid
-    except NotFound:
-        return
+            if problem is not None:
+                say(problem.line())
+            problem = failure
+    return found, problem
 
 
-def _goal(text: str) -> Any:
-    if text == "delete":
-        return lambda _: False
-    if text == "finished":
-        return lambda run: run.status.phase in TERMINAL
-    if text.startswith("phase="):
-        phase = text.removeprefix("phase=")
-        if phase not in set(Phase):
-            raise Failure("InvalidOption", f"--for: {phase} is no phase; there are {', '.join(Phase)}", USAGE)
-        return lambda run: run.status.phase == phase
-    found = _CONDITION.fullmatch(text)
-    if found is None:
-        raise Failure(
-            "InvalidOption", f"--for: {text!r} is none of condition=NAME[=STATUS], phase=NAME, finished, delete", USAGE
-        )
-    kind, status = found.group(1), (found.group(2) or "True").capitalize()
+def _list(
+    session: Session,
+    all_namespaces: bool,
+    selector: str,
+    field_selector: str,
+    watch: bool,
+    no_headers: bool,
+    output: Format,
+) -> None:
+    view = View(output, namespaces=all_namespaces, heading=not no_headers, watched=watch)
+    query = {"labelSelector": selector, "fieldSelector": field_selector}
+    query = {key: value for key, value in query.items() if value}
 
-    def holds(run: RunObject) -> bool:
-        return any(c.type.lower() == kind.lower() and c.status == status for c in run.status.conditions)
+    path = runs_path(None if all_namespaces else session.namespace)
+    pages = pages_of(session.api, path, query, view.accept)
+    items = view.items(pages)
+    if view.tabular and not any(page.get("rows") for page in pages):
+        say("No Runs found" + ("" if all_namespaces else f" in namespace {session.namespace}"))
+    elif watch:
+        for item in items:
+            view.changed(item)
+    else:
+        view.show(items, single=False)
+    if watch:
+        _watch(session, path, query, view, str((pages[-1].get("metadata") or {}).get("resourceVersion", "")))
 
-    return holds
+
+def _watch(session: Session, path: str, query: dict[str, str], view: View, version: str) -> None:
+    """Show changes until interrupted."""
+    session.call(lambda client: _follow(client, session, path, query, view, version))
 
 
-def _accept(output: Format) -> dict[str, str]:
-    return {"Accept": TABLE_ACCEPT if output in (Format.TABLE, Format.WIDE) else "application/json"}
+async def _follow(
+    client: "KubeClient", session: Session, path: str, query: dict[str, str], view: View, version: str
+) -> None:
+    """Changes since `version`. Where that part of history is lost the list is read, and shown, again."""
+    patience = Patience()
+    while True:
+        try:
+            if not version:
+                pages = pages_of(session.api, path, query, view.accept)
+                version = str((pages[-1].get("metadata") or {}).get("resourceVersion", ""))
+                for item in view.items(pages):
+                    view.changed(item)
+            patience.answered()
+            watch = query | {
+                "watch": "1",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": version,
+                "timeoutSeconds": str(WATCH_S),
+            }
+            headers = {"Accept": view.accept}
+            async for line in client.stream(path, query=watch, headers=headers, idle_seconds=WATCH_IDLE_S):
+                version = _event(line, view) or version
+        except Gone:
+            version = ""
+        except Unavailable as error:
+            await patience.bear(error)
 
 
-def _list_of(items: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "List", "items": items}
+def _event(line: bytes, view: View) -> str:
+    """Show one event and return its resourceVersion. Raises the error that the server sends instead of one."""
+    event = msgspec.json.decode(line)
+    kind, one = event.get("type"), event.get("object") or {}
+    if kind == "ERROR":
+        raise error_of(msgspec.convert(one, Status))
+    if kind != "BOOKMARK":
+        view.changed(one)
+    return _version_of(one)
+
+
+def _version_of(one: dict[str, Any]) -> str:
+    """The resourceVersion of an object, or of the one in a Table's row."""
+    rows = one.get("rows") or ()
+    of = (rows[0].get("object") or {}) if rows else one
+    return str((of.get("metadata") or {}).get("resourceVersion", ""))

@@ -1,19 +1,16 @@
 """`krt version`: of this program and of the server it would talk to."""
 
 from importlib.metadata import version as distribution_version
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import msgspec
 import typer
 
-from controlplane.cli.failure import Failure
-from controlplane.cli.output import Format, OutputOption, emit, print_object, say
-from controlplane.cli.session import ContextOption, KubeconfigOption, Session
-from controlplane.kube.errors import KubeError
+from controlplane.cli.failure import failure_of
+from controlplane.cli.options import ContextOption, Format, KubeconfigOption, OutputOption
+from controlplane.cli.output import emit, print_object, say
+from controlplane.cli.session import Session
+from controlplane.kube.errors import malformed
 from statemachine.journal import RULES_VERSION
-
-if TYPE_CHECKING:
-    from controlplane.kube.client import KubeClient
 
 
 def version(
@@ -28,22 +25,26 @@ def version(
     Example:
       krt version --client
     """
-    facts = {"client": distribution_version("kruntimes"), "rules": str(RULES_VERSION)}
+    facts: dict[str, str] = {"client": distribution_version("kruntimes"), "rules": str(RULES_VERSION)}
+    problem = None
     if not client_only:
         try:
             facts["server"] = _server(Session(None, context, kubeconfig))
-        except (Failure, KubeError) as error:
-            say(f"note: no server answers: {error}")
+        except Exception as error:  # the client's own version is told all the same
+            problem = failure_of(error)
     if output in (Format.JSON, Format.YAML):
         print_object(facts, output)
-        return
-    for name, value in facts.items():
-        emit(f"{name}: {value}")
+    else:
+        for name, value in facts.items():
+            emit(f"{name}: {value}")
+    if problem is not None and output in (Format.JSON, Format.YAML):
+        raise problem
+    if problem is not None:
+        say(f"note: no server answers: {problem.line()}")
 
 
 def _server(session: Session) -> str:
-    async def work(client: "KubeClient") -> str:
-        found: dict[str, str] = msgspec.json.decode(await client.raw("GET", "/version"), type=dict[str, str])
-        return found["gitVersion"]
-
-    return session.call(work)
+    found = session.api.get("/version")
+    if not isinstance(found, dict) or "gitVersion" not in found:
+        raise malformed("GET /version: the answer is no version")
+    return str(found["gitVersion"])

@@ -37,6 +37,8 @@ RULES: Final[dict[str, list[Object]]] = {
         _rule(["apps"], ["deployments"], _MADE),
         _rule([""], ["services", "serviceaccounts", "configmaps"], _MADE),
         _rule([_RBAC], ["roles", "rolebindings"], _MADE),
+        _rule([""], ["serviceaccounts"], ["delete"]),
+        _rule([_RBAC], ["roles", "rolebindings"], ["delete"]),
         _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
     ],
     GATEWAY: [

@@ -8,6 +8,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from controlplane.kube.codec import format_time
 from controlplane.kube.translate import FINALIZER
 from controlplane.kube.types_kruntimes import RunObject
@@ -80,6 +82,18 @@ def take_finalizer_patch(obj: RunObject, command: TakeFinalizer) -> list[Op]:
         _test(place, FINALIZER),
         {"op": "remove", "path": place},
     ]
+
+
+def finalizer_taken(answer: RunObject) -> RunObject | None:
+    """What the answer to `take_finalizer_patch` shows: the object without our finalizer, None when it is gone by that.
+
+    kube-apiserver answers the patch that lets a deleting object go with the object as it was stored before, finalizer
+    and resourceVersion included.
+    """
+    left = tuple(name for name in answer.metadata.finalizers if name != FINALIZER)
+    if answer.metadata.deleting and not left:
+        return None
+    return replace(answer, metadata=replace(answer.metadata, finalizers=left))
 
 
 def status_fields(status: Status) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from controlplane.kube.types_run_status import ConditionObject
 CONTAINERS_MAX: Final = 32  # of one Runtime Pod
 IMAGE_MAX_BYTES: Final = 1024
 BUCKET_MAX_BYTES: Final = 255
+HOST_MAX_BYTES: Final = 260  # a DNS name and a port
+GIT_CREDENTIALS_MAX: Final = 16
 STORE_TEXT_MAX_BYTES: Final = 2048  # prefixes, endpoints, paths
 TEMPLATE_TEXTS_MAX: Final = 128  # labels, and annotations, of one template
 LABEL_VALUE_MAX_BYTES: Final = 63  # Kubernetes' own
@@ -128,6 +130,37 @@ class ArtifactStoreObject(ApiStruct, frozen=True, kw_only=True):
     s3: Annotated[S3StoreObject | None, field("A bucket.")] = None
 
 
+class GitCredentialObject(ApiStruct, frozen=True, kw_only=True):
+    """What one git server is shown; no other server ever gets it."""
+
+    host: Annotated[
+        str,
+        text(
+            "Host, with a port where it is not the scheme's own.",
+            Rule("!self.contains('/') && !self.contains(',')", "must be a host, or host:port"),
+            max_bytes=HOST_MAX_BYTES,
+            minLength=1,
+        ),
+    ]
+    secret_name: Annotated[
+        str,
+        text(
+            "Secret with username and password (https), ssh-privatekey and known_hosts (ssh), ca.crt.",
+            max_bytes=NAME_MAX_BYTES,
+            minLength=1,
+        ),
+    ]
+
+
+class GitObject(ApiStruct, frozen=True, kw_only=True):
+    """How sources are fetched from git."""
+
+    credentials: Annotated[
+        tuple[GitCredentialObject, ...],
+        keyed("Credentials by host.", "host", max_items=GIT_CREDENTIALS_MAX),
+    ] = ()
+
+
 class RuntimeSpecObject(ApiStruct, frozen=True, kw_only=True):
     """The Pods, how many of them, and what each offers."""
 
@@ -140,6 +173,7 @@ class RuntimeSpecObject(ApiStruct, frozen=True, kw_only=True):
         str | None, text("Image of runtimed, in place of the installation's.", max_bytes=IMAGE_MAX_BYTES, minLength=1)
     ] = None
     artifact_store: Annotated[ArtifactStoreObject | None, field("Where tasks leave their artifacts.")] = None
+    git: Annotated[GitObject | None, field("How sources are fetched from git.")] = None
 
 
 class CapacityStatusObject(ApiStruct, frozen=True, kw_only=True):

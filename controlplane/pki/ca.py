@@ -48,6 +48,20 @@ def create_installation(folder: Path, *, clock: Clock | None = None) -> None:
     _write(folder / "root.crt", certificate_pem(root), 0o644)  # last: its presence says that all is there
 
 
+def adopt_root(folder: Path, certificate: bytes, key: bytes, *, clock: Clock | None = None) -> None:
+    """Make `folder` an installation under a root that is kept elsewhere, with an intermediate of its own.
+
+    Raises OSError, or PkiError if the two are not a pair.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(folder / "root.key", key, 0o600)
+    _write(folder / "root.crt", certificate, 0o644)
+    root, root_key = _read_certificate(folder / "root.crt"), _read_key(folder / "root.key")
+    if root.public_key() != root_key.public_key():
+        raise PkiError("the root's certificate and key are not a pair")
+    _new_intermediate(folder, root, root_key, _now(clock or SystemClock()))
+
+
 def ensure_server_certificate(folder: Path, name: str, hosts: tuple[str, ...], *, clock: Clock | None = None) -> None:
     """Make `<name>.crt` (chain) and `<name>.key` in the installation's folder for a server under these hosts.
 

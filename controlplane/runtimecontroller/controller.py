@@ -1,7 +1,8 @@
 """Keeps what every Runtime needs in the API, and its status true.
 
 A Runtime is applied when its spec changes, when this process first sees it, and when something of it was changed or
-removed by others. One task at a time works for one Runtime. Deletion needs nothing: garbage collection follows owners.
+removed by others. One task at a time works for one Runtime. Deletion: garbage collection follows owners, and
+`identities` removes the rest once the last Pod has drained.
 """
 
 import functools
@@ -16,6 +17,7 @@ from controlplane.kube.informer import Change
 from controlplane.kube.resources import RUNTIMES, Kind
 from controlplane.kube.types import PlainObject, Pod, RuntimeObject
 from controlplane.performer import Recorder
+from controlplane.runtimecontroller.identities import Identities, Key
 from controlplane.runtimecontroller.objects import DEPLOYMENT, MANAGER, object_name, wanted_objects
 from controlplane.runtimecontroller.status import RuntimeReason, Trouble, shown_status, wanted_status
 from controlplane.runtimecontroller.template import CA_CONFIG_MAP, RUNTIME_LABEL, Settings, problems
@@ -23,7 +25,6 @@ from controlplane.tasks import Tasks
 from controlplane.timers import Alarm, CallLater
 from statemachine.run import Run
 
-Key = tuple[str, str]
 Totals = tuple[Mapping[str, int], Mapping[str, int]]
 
 STATUS_INTERVAL_S: Final = 1.0  # spec: capacity is written at most once a second
@@ -83,6 +84,7 @@ class RuntimeController:
         self._totals = totals
         self._works: dict[Key, _Work] = {}
         self._pods_early: dict[Key, dict[str, Pod]] = {}
+        self._identities = Identities(kube=kube, call_later=call_later, tasks=tasks, in_use=self._in_use)
         self._started = False
 
     def start(self) -> None:
@@ -91,10 +93,12 @@ class RuntimeController:
         for work in self._works.values():
             self._apply_soon(work, 0)
             self._status_soon(work, 0)
+        self._identities.start()
 
     def close(self) -> None:
         """Write no more."""
         self._started = False
+        self._identities.close()
         for work in self._works.values():
             work.disarm()
 
@@ -132,6 +136,7 @@ class RuntimeController:
             pods.pop(pod.metadata.uid, None)
             if work is None and not pods:
                 del self._pods_early[key]
+                self._identities.look(key)
         else:
             pods[pod.metadata.uid] = pod
         if work is not None:
@@ -139,6 +144,7 @@ class RuntimeController:
 
     def owned_changed(self, kind: Kind[PlainObject], change: Change[PlainObject]) -> None:
         """One of the objects made here changed or went."""
+        self._identities.changed(kind, change)
         obj = change.current or change.previous
         assert obj is not None
         mark = None if change.current is None else _mark(kind, obj)
@@ -164,6 +170,11 @@ class RuntimeController:
         if work.pods:
             self._pods_early[key] = work.pods
         work.disarm()
+        self._identities.look(key)
+
+    def _in_use(self, key: Key) -> bool:
+        """Whether a Runtime of that name is there, or a Pod that may still drain."""
+        return key in self._works or key in self._pods_early
 
     def _owners(self, obj: PlainObject) -> list[_Work]:
         """Whose object it is: that of its name, or of every Runtime of the namespace."""
@@ -193,7 +204,9 @@ class RuntimeController:
 
     def _apply(self, work: _Work) -> None:
         work.apply_alarm = None
-        if self._started and self._current(work) and not work.runtime.metadata.deleting:
+        if self._identities.removing(_key(work.runtime)):
+            self._apply_soon(work, RETRY_FIRST_S)
+        elif self._started and self._current(work) and not work.runtime.metadata.deleting:
             work.applying = True
             self._tasks.spawn(self._apply_all(work))
 

@@ -1,7 +1,8 @@
 """What a Runtime is made of in the API: identity, rights, Service, Deployment. Pure: a Runtime in, objects out.
 
-`controller` applies them, in this order, by server-side apply. Every name follows from the Runtime's, and all but the
-namespace's CA belong to it, so garbage collection takes them when it goes.
+`controller` applies them, in this order, by server-side apply. Every name follows from the Runtime's. Service and
+Deployment belong to it, so garbage collection takes them when it goes; its Pods drain after that, and need the identity
+until they have: `identities` removes that one. The namespace's CA stays.
 """
 
 from typing import Any, Final
@@ -11,6 +12,7 @@ import msgspec
 from controlplane.kube.resources import CONFIGMAPS as _CONFIGMAPS
 from controlplane.kube.resources import DEPLOYMENTS, ROLEBINDINGS, ROLES, SERVICEACCOUNTS, SERVICES, Kind
 from controlplane.kube.types import PlainObject, RuntimeObject
+from controlplane.runtimecontroller.storage import storage
 from controlplane.runtimecontroller.template import (
     CA_CONFIG_MAP,
     PORT,
@@ -32,6 +34,7 @@ def _plain(kind: Kind[Any]) -> Kind[PlainObject]:
 
 CONFIG_MAP, ACCOUNT, ROLE = _plain(_CONFIGMAPS), _plain(SERVICEACCOUNTS), _plain(ROLES)
 BINDING, SERVICE, DEPLOYMENT = _plain(ROLEBINDINGS), _plain(SERVICES), _plain(DEPLOYMENTS)
+IDENTITY: Final = (BINDING, ROLE, ACCOUNT)  # in the order in which they go
 KINDS: Final = (CONFIG_MAP, ACCOUNT, ROLE, BINDING, SERVICE, DEPLOYMENT)
 
 
@@ -57,9 +60,9 @@ def wanted_objects(runtime: RuntimeObject, settings: Settings) -> tuple[Wanted, 
     service = {"selector": {RUNTIME_LABEL: runtime.metadata.name}, "ports": ports}
     return (
         _ca(runtime, settings),
-        _owned(ACCOUNT, runtime, {"automountServiceAccountToken": False}),
-        _owned(ROLE, runtime, {"rules": _rules()}),
-        _owned(BINDING, runtime, {"roleRef": role_ref, "subjects": [subject]}),
+        _named(ACCOUNT, runtime, {"automountServiceAccountToken": False}),
+        _named(ROLE, runtime, {"rules": _rules()}),
+        _named(BINDING, runtime, {"roleRef": role_ref, "subjects": [subject]}),
         _owned(SERVICE, runtime, {"spec": service}),
         _owned(DEPLOYMENT, runtime, {"spec": _deployment(runtime, settings)}),
     )
@@ -76,6 +79,7 @@ def _deployment(runtime: RuntimeObject, settings: Settings) -> dict[str, Any]:
             service_account=object_name(name),
             daemon_image=runtime.spec.daemon_image or settings.daemon_image,
             settings=settings,
+            storage=storage(runtime),
         ),
         # A rollout never has fewer Pods than before: Runs move from a Pod that drains to one that is ready.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -108,8 +112,18 @@ def _ca(runtime: RuntimeObject, settings: Settings) -> Wanted:
     return Wanted(CONFIG_MAP, CA_CONFIG_MAP, body)
 
 
-def _owned(kind: Kind[PlainObject], runtime: RuntimeObject, fields: dict[str, Any]) -> Wanted:
+def _named(kind: Kind[PlainObject], runtime: RuntimeObject, fields: dict[str, Any]) -> Wanted:
     name = object_name(runtime.metadata.name)
+    metadata = {
+        "name": name,
+        "namespace": runtime.metadata.namespace,
+        "labels": {MANAGED_BY: MANAGER, RUNTIME_LABEL: runtime.metadata.name},
+    }
+    return Wanted(kind, name, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **fields})
+
+
+def _owned(kind: Kind[PlainObject], runtime: RuntimeObject, fields: dict[str, Any]) -> Wanted:
+    wanted = _named(kind, runtime, fields)
     owner = {
         "apiVersion": runtime.api_version,
         "kind": runtime.kind,
@@ -118,10 +132,5 @@ def _owned(kind: Kind[PlainObject], runtime: RuntimeObject, fields: dict[str, An
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    metadata = {
-        "name": name,
-        "namespace": runtime.metadata.namespace,
-        "labels": {MANAGED_BY: MANAGER, RUNTIME_LABEL: runtime.metadata.name},
-        "ownerReferences": [owner],
-    }
-    return Wanted(kind, name, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **fields})
+    wanted.body["metadata"]["ownerReferences"] = [owner]
+    return wanted

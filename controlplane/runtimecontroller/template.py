@@ -9,6 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
+from controlplane.runtimecontroller.storage import VOLUMES as STORAGE_VOLUMES
+from controlplane.runtimecontroller.storage import Storage
+
 RUNTIME_LABEL: Final = "kruntimes.io/runtime"
 LABEL_PREFIX: Final = "kruntimes.io/"
 PORT: Final = 8443
@@ -23,13 +26,21 @@ API_ACCESS_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 IDENTITY_DIR: Final = "/var/run/secrets/kruntimes"
 CA_DIR: Final = "/etc/kruntimes"
 RESERVED_DIRS: Final = (SOCKET_DIR, WORK_DIR, API_ACCESS_DIR, IDENTITY_DIR, CA_DIR)
-RESERVED_VOLUMES: Final = ("socket", "work", "api-access", "identity", "installation-ca")
+RESERVED_VOLUMES: Final = ("socket", "work", "api-access", "identity", "installation-ca", *STORAGE_VOLUMES)
 
 GRACE_S: Final = 330  # the longest invocation (300 s) and 30 s to move Runs and end
 TOKEN_S: Final = 3_600  # the node renews a projected token at 80 % of this
 UNREACHABLE_S: Final = 5  # a Pod on a lost node is replaced after this, so that no recovery takes longer than 120 s
 LIVENESS_PERIOD_S: Final = 5
+STARTUP_PERIOD_S: Final = 1
+STARTUP_MAX_S: Final = 120  # a Runtime Server on a busy node; liveness is judged only after it
 LIVENESS_GRACE_S: Final = 10  # a hung Runtime Server has no calls left to wait for
+DAEMON_SECURITY: Final = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -92,7 +103,13 @@ def _is_reserved_dir(path: str) -> bool:
 
 
 def pod_template(
-    name: str, template: Mapping[str, Any], *, service_account: str, daemon_image: str, settings: Settings
+    name: str,
+    template: Mapping[str, Any],
+    *,
+    service_account: str,
+    daemon_image: str,
+    settings: Settings,
+    storage: Storage,
 ) -> dict[str, Any]:
     """The template of a Runtime's Pods: the user's, with runtimed, volumes, identity and defaults added."""
     metadata: dict[str, Any] = dict(template.get("metadata") or {})
@@ -100,10 +117,14 @@ def pod_template(
     metadata["labels"] = {**(metadata.get("labels") or {}), RUNTIME_LABEL: name}
     runtime, *others = spec["containers"]
     spec["containers"] = [_runtime_container(runtime), *others]
-    spec["initContainers"] = [_daemon_container(name, daemon_image, settings), *(spec.get("initContainers") or ())]
-    spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes()]
+    spec["initContainers"] = [
+        _daemon_container(name, daemon_image, settings, storage),
+        *(spec.get("initContainers") or ()),
+    ]
+    spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes(), *storage.volumes]
     spec["serviceAccountName"] = service_account
     spec["automountServiceAccountToken"] = False
+    spec.setdefault("enableServiceLinks", False)  # a namespace's Services do not belong into the environment of calls
     spec.setdefault("terminationGracePeriodSeconds", GRACE_S)
     spec["tolerations"] = _tolerations(spec.get("tolerations") or ())
     return {"metadata": metadata, "spec": spec}
@@ -119,14 +140,16 @@ def _runtime_container(container: Mapping[str, Any]) -> dict[str, Any]:
         "failureThreshold": 3,
         "terminationGracePeriodSeconds": LIVENESS_GRACE_S,
     }
+    starting = {**probe, "periodSeconds": STARTUP_PERIOD_S, "failureThreshold": STARTUP_MAX_S // STARTUP_PERIOD_S}
     return {
+        "startupProbe": starting,
         "livenessProbe": probe,
         **container,
         "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts],
     }
 
 
-def _daemon_container(name: str, image: str, settings: Settings) -> dict[str, Any]:
+def _daemon_container(name: str, image: str, settings: Settings, storage: Storage) -> dict[str, Any]:
     """runtimed as a native sidecar: it starts before the Runtime Server and ends after it."""
     fields = {
         "POD_NAME": "metadata.name",
@@ -138,6 +161,7 @@ def _daemon_container(name: str, image: str, settings: Settings) -> dict[str, An
         "KRUNTIMES_RUNTIME": name,
         "KRUNTIMES_SIGNER_URL": settings.signer_url,
         "KRUNTIMES_GATEWAY_URL": settings.gateway_url,
+        **storage.env,
     }
     return {
         "name": DAEMON_CONTAINER,
@@ -153,13 +177,14 @@ def _daemon_container(name: str, image: str, settings: Settings) -> dict[str, An
             "periodSeconds": 1,
             "failureThreshold": 1,
         },
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": DAEMON_SECURITY,
         "volumeMounts": [
             {"name": "socket", "mountPath": SOCKET_DIR},
             {"name": "work", "mountPath": WORK_DIR},
             {"name": "api-access", "mountPath": API_ACCESS_DIR, "readOnly": True},
             {"name": "identity", "mountPath": IDENTITY_DIR, "readOnly": True},
             {"name": "installation-ca", "mountPath": CA_DIR, "readOnly": True},
+            *storage.mounts,
         ],
     }
 

@@ -55,9 +55,10 @@ class _Hold(NamedTuple):
 class _Waiting:
     """One Run in Pending that wants a Pod."""
 
-    __slots__ = ("backing_off", "created_us", "key", "next_attempt_us", "on_record", "requests", "uid")
+    __slots__ = ("arrival", "backing_off", "created_us", "key", "next_attempt_us", "on_record", "requests", "uid")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, arrival: int) -> None:
+        self.arrival = arrival  # decides among Runs of one second: the API's timestamps are no finer
         self.uid = run.uid
         self.key: RuntimeKey = (run.namespace, run.spec.runtime)
         self.requests: Requests = run.spec.requests
@@ -68,13 +69,21 @@ class _Waiting:
         self.on_record = None if scheduled is None or scheduled.status else scheduled.reason
 
 
+class _Place(NamedTuple):
+    """A place in a queue: the older Run first, then the one that was seen first."""
+
+    created_us: int
+    arrival: int
+    uid: RunUID
+
+
 class _Queues:
     """The waiting Runs of one Runtime, one queue per shape of request."""
 
     __slots__ = ("by_shape", "unexplained")
 
     def __init__(self) -> None:
-        self.by_shape: dict[Requests, list[tuple[int, RunUID]]] = {}
+        self.by_shape: dict[Requests, list[_Place]] = {}
         self.unexplained: OrderedDict[RunUID, None] = (
             OrderedDict()
         )  # Runs whose reason on record may be wrong, oldest first
@@ -94,6 +103,7 @@ class Planner:
         self._assumed: dict[RunUID, _Hold] = {}
         self._told: set[RunUID] = set()  # Runs whose reason is being written
         self._dirty: dict[RuntimeKey, None] = {}
+        self._arrivals = 0
 
     def runtime_seen(self, key: RuntimeKey, capacity: Mapping[str, int] | None) -> None:
         """A Runtime is there with this capacity a Pod, or (None) it is gone or going."""
@@ -104,7 +114,7 @@ class Planner:
         pool.set_capacity(capacity)
         queues = self._queues.get(key)
         if queues is not None:
-            queues.unexplained.update((uid, None) for queue in queues.by_shape.values() for _, uid in sorted(queue))
+            queues.unexplained.update((uid, None) for queue in queues.by_shape.values() for *_, uid in sorted(queue))
         self._touched(key)
         self._prune(key)
 
@@ -141,10 +151,15 @@ class Planner:
         self._release(self._held, uid)
         self._release(self._assumed, uid)
 
-    def bind_settled(self, run: Run) -> None:
-        """A `Bind` of this Run has been carried out or not; this is how it stands."""
+    def bind_settled(self, run: Run, *, due: bool = True) -> None:
+        """A `Bind` of this Run has been carried out or not; this is how it stands.
+
+        `due`: no backoff holds it any more. One that was not bound must not wait for that of its last failure again.
+        """
         self._release(self._assumed, run.uid)
         self.run_seen(run)
+        if due:
+            self.due(run.uid)
 
     def wait_settled(self, run: Run) -> None:
         """A `Wait` of this Run has been written or not; this is how it stands."""
@@ -212,15 +227,16 @@ class Planner:
         if queues is None:
             return True
         pool = self._pool(key)
-        heads: list[tuple[int, RunUID, Requests]] = []
+        heads: list[tuple[_Place, Requests]] = []
         for shape in list(queues.by_shape):
             self._push_head(queues, shape, heads)
-        heads = [head for head in heads if pool.ever_fits(head[2])]
+        heads = [head for head in heads if pool.ever_fits(head[1])]
         heapq.heapify(heads)
         while heads:
             if len(self._assumed) >= self._assumed_max:
                 return False
-            _, uid, shape = heapq.heappop(heads)
+            place, shape = heapq.heappop(heads)
+            uid = place.uid
             pod = pool.pick(shape, now_us)
             if pod is None:
                 continue  # nor for any later Run that asks for the same
@@ -238,14 +254,13 @@ class Planner:
         self._prune(key)
         return explained
 
-    def _push_head(self, queues: _Queues, shape: Requests, heads: list[tuple[int, RunUID, Requests]]) -> None:
+    def _push_head(self, queues: _Queues, shape: Requests, heads: list[tuple[_Place, Requests]]) -> None:
         """Put the oldest waiting Run of this shape among the heads, skipping those that wait no longer."""
         queue = queues.by_shape[shape]
         while queue:
-            created_us, uid = queue[0]
-            waiting = self._waiting.get(uid)
+            waiting = self._waiting.get(queue[0].uid)
             if waiting is not None and not waiting.backing_off:
-                heapq.heappush(heads, (created_us, uid, shape))
+                heapq.heappush(heads, (queue[0], shape))
                 return
             heapq.heappop(queue)
         del queues.by_shape[shape]
@@ -272,7 +287,9 @@ class Planner:
 
     def _enqueue(self, run: Run) -> None:
         known = self._waiting.get(run.uid)
-        waiting = self._waiting[run.uid] = _Waiting(run)
+        if known is None:
+            self._arrivals += 1
+        waiting = self._waiting[run.uid] = _Waiting(run, self._arrivals if known is None else known.arrival)
         if known is not None and known.next_attempt_us == waiting.next_attempt_us:
             waiting.backing_off = known.backing_off  # it is queued already, or its backoff still runs
         elif not waiting.backing_off:
@@ -282,9 +299,9 @@ class Planner:
         queues = self._queues.setdefault(waiting.key, _Queues())
         queue = queues.by_shape.setdefault(waiting.requests, [])
         if len(queue) > 2 * len(self._waiting) + STALE_ENTRIES_MIN:
-            queue[:] = [entry for entry in queue if entry[1] in self._waiting]
+            queue[:] = [entry for entry in queue if entry.uid in self._waiting]
             heapq.heapify(queue)
-        heapq.heappush(queue, (waiting.created_us, waiting.uid))
+        heapq.heappush(queue, _Place(waiting.created_us, waiting.arrival, waiting.uid))
         self._ask_why(waiting)
 
     def _leave(self, uid: RunUID) -> None:

@@ -84,12 +84,20 @@ class Scheduler:
     def run_settled(self, run: Run, event: Event) -> None:
         """A decision about this Run has been written, refused, given up or dropped; this is how the Run stands."""
         if isinstance(event, Bound):
-            self.planner.bind_settled(run)
+            self._bind_settled(run)
         elif isinstance(event, Waiting):
             self.planner.wait_settled(run)
         else:
             return
         self._kick()
+
+    def _bind_settled(self, run: Run) -> None:
+        """A backoff that is over stays over, unless the wall clock was set back meanwhile: then it is waited for."""
+        next_us = run.status.next_attempt_us
+        due = next_us is None or next_us <= self._clock.now_us()
+        self.planner.bind_settled(run, due=due)
+        if next_us is not None and not due:
+            self._timers.set(("backoff", run.uid), next_us, lambda: self.run_due(run.uid))
 
     def run_due(self, uid: RunUID) -> None:
         """The backoff of this Run has passed."""

@@ -60,6 +60,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     close: bool = False
     """The connection cannot be used any more."""
+    allow: str = "POST"
+    """What MethodNotAllowed names instead."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -105,7 +107,7 @@ def error_answer(failure: Failure, *, invocation_id: str, uid: str = "", name: s
     if failure.reason is Reason.UNAUTHENTICATED:
         headers.append(("WWW-Authenticate", 'Bearer realm="kruntimes"'))
     if failure.reason is Reason.METHOD_NOT_ALLOWED:
-        headers.append(("Allow", "POST"))
+        headers.append(("Allow", failure.allow))
     return Answer(
         status=info.http_status,
         body=_encode(status),

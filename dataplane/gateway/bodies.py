@@ -13,6 +13,7 @@ from statemachine.reasons import Reason
 
 TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 FIELD: Final = re.compile(rb"(" + TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
+PIECE_BYTES: Final = 16 * 1024
 _CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 
@@ -28,13 +29,12 @@ class Malformed(Exception):
 class Body:
     """A request body as it arrives: at most 1 MiB is kept, the rest is counted and dropped."""
 
-    __slots__ = ("_content", "_first", "_kept", "complete", "failure", "size")
+    __slots__ = ("_kept", "_pieces", "complete", "failure", "size")
 
-    def __init__(self, *, complete: bool = False) -> None:
-        self._first = b""
-        self._content: bytearray | None = None  # from the second piece on
+    def __init__(self, first: bytes = b"", *, complete: bool = False) -> None:
+        self._pieces = [first]
         self._kept = True
-        self.size = 0
+        self.size = len(first)
         self.complete = complete
         self.failure: Malformed | None = None
 
@@ -45,23 +45,23 @@ class Body:
 
     def take(self) -> bytes:
         """What arrived, once complete and not too large."""
-        return self._first if self._content is None else bytes(self._content)
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
 
     def drop(self) -> None:
         """Nobody will take it: what came and what comes is only counted."""
         self._kept = False
-        self._first, self._content = b"", None
+        self._pieces = [b""]
 
     def append(self, data: bytes) -> None:
         """More content. Above the limit nothing is kept."""
         if not self._kept or self.size + len(data) > INVOKE_BODY_MAX_BYTES:
             self.drop()
-        elif self._content is not None:
-            self._content += data
-        elif self.size:
-            self._content = bytearray(self._first + data)
+        elif len(self._pieces[-1]) < PIECE_BYTES:  # so that a body of tiny chunks is no list of tiny pieces
+            self._pieces[-1] += data
         else:
-            self._first = data
+            self._pieces.append(data)
         self.size += len(data)
 
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 
+WORKERS_MAX = 64
 ENDPOINT_LAG_CLUSTER_S = 5.0
 """How long after SIGTERM new connections are still taken: kube-proxies learn of an endpoint's end one after another."""
 
@@ -38,6 +40,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """Calls go to the Run's owner when its address is known; else to any ready endpoint of the Runtime's Service."""
     share_port: bool
     """Several gateway processes listen on this address, and the kernel deals connections out."""
+    workers: int
+    """Processes that this one runs; above 1 they share the port, and worker n serves its metrics n ports higher."""
 
 
 ROUTINGS = ("owner", "service")
@@ -50,6 +54,7 @@ def from_environ(environ: Mapping[str, str]) -> Config:
     host, port = parse_bind(environ.get("KRUNTIMES_GATEWAY_BIND", "0.0.0.0:8443"))
     metrics = environ.get("KRUNTIMES_METRICS_BIND", "")
     metrics_host, metrics_port = parse_bind(metrics) if metrics else ("", None)
+    workers = environ.get("KRUNTIMES_GATEWAY_WORKERS", "1")
     lag = environ.get("KRUNTIMES_ENDPOINT_LAG_SECONDS", "0" if kubeconfig else str(ENDPOINT_LAG_CLUSTER_S))
     config = Config(
         host=host,
@@ -64,7 +69,8 @@ def from_environ(environ: Mapping[str, str]) -> Config:
         permission=PERMISSIONS.get(environ.get("KRUNTIMES_INVOKE_PERMISSION", "get runs"), ("", "")),
         endpoint_lag_s=float(lag) if lag.replace(".", "", 1).isdigit() else -1.0,
         to_owner=environ.get("KRUNTIMES_GATEWAY_ROUTING", "owner") != "service",
-        share_port=environ.get("KRUNTIMES_GATEWAY_SHARE_PORT", "") == "1",
+        share_port=environ.get("KRUNTIMES_GATEWAY_SHARE_PORT", "") == "1" or workers != "1",
+        workers=int(workers) if workers.isascii() and workers.isdigit() else -1,
     )
     wrong = validate(config)
     if environ.get("KRUNTIMES_GATEWAY_ROUTING", "owner") not in ROUTINGS:
@@ -74,6 +80,13 @@ def from_environ(environ: Mapping[str, str]) -> Config:
     return config
 
 
+def of_worker(config: Config, number: int) -> Config:
+    """What the worker of that number is told."""
+    if not config.metrics_port:
+        return config
+    return msgspec.structs.replace(config, metrics_port=config.metrics_port + number)
+
+
 def validate(config: Config) -> list[str]:
     """One sentence for each rule that the configuration breaks."""
     wrong = []
@@ -81,6 +94,10 @@ def validate(config: Config) -> list[str]:
         wrong.append("KRUNTIMES_GATEWAY_BIND must be address:port.")
     if config.metrics_port is not None and not 0 <= config.metrics_port <= 65_535:
         wrong.append("KRUNTIMES_METRICS_BIND must be address:port, or empty.")
+    if not 1 <= config.workers <= WORKERS_MAX:
+        wrong.append(f"KRUNTIMES_GATEWAY_WORKERS must be a number from 1 to {WORKERS_MAX}.")
+    if config.workers > 1 and config.port == 0:
+        wrong.append("KRUNTIMES_GATEWAY_BIND must name a port when there are several workers.")
     if urlsplit(config.signer_url).scheme != "https":
         wrong.append("KRUNTIMES_SIGNER_URL must be an https URL.")
     if not config.hosts:

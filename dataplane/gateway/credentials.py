@@ -22,7 +22,7 @@ _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)
 _NO_EXTRA: Final[tuple[tuple[str, tuple[str, ...]], ...]] = ()
 
 
-class User(Struct, frozen=True):
+class User(Struct, frozen=True, cache_hash=True):
     """Whom a credential stands for, as the Kubernetes API names it."""
 
     name: str

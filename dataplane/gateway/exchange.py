@@ -29,6 +29,7 @@ class Carrier(Protocol):
     def ask_of(self, head: Head) -> Ask: ...
     def write(self, data: bytes) -> None: ...
     def read_on(self) -> None: ...
+    def finish(self, request: "Request", answer: Answer) -> None: ...
 
 
 class ClientGone(Exception):
@@ -57,11 +58,6 @@ class Payload:
         """Nobody will take the rest: it is read and not kept."""
         self.wanted = True
         self.body.drop()
-
-    async def ended(self) -> None:
-        """Until nothing more will come."""
-        while not self.is_eof():
-            await self._next()
 
     async def settled(self) -> None:
         """Until the body is complete or cannot become an acceptable one. Raises ClientGone."""
@@ -132,6 +128,12 @@ class Request:
         return payload.body.take()
 
     @property
+    def whole_bytes(self) -> int | None:
+        """The size of the body if it is all here and acceptable."""
+        body = self.payload.body
+        return body.size if body.complete and body.failure is None and not body.too_large else None
+
+    @property
     def body_bytes_max(self) -> int:
         """How large the body is, or may be when its head does not say."""
         head, body = self.head, self.payload.body
@@ -149,10 +151,9 @@ class Request:
             return body.failure is None
         return not head.expects_continue and head.length is not None and head.length <= UNREAD_BODY_MAX_BYTES
 
-    def _cancel(self, error: BaseException) -> None:
-        """aiohttp: the client is gone. The call goes on; only who waits for the body is told."""
-        self.payload.gone = True
-        self.payload.wake()
+    def answer(self, answer: Answer) -> None:
+        """Write the one answer; a second one is dropped. A client that is gone costs nothing."""
+        self._connection.finish(self, answer)
 
 
 def _too_large(what: str) -> Malformed:

@@ -1,10 +1,12 @@
 """One call to one Pod: the connection, the frame, and what became of it.
 
-Here: `Forwarder.send`, which writes a call at most once and says for certain whether it can have run (I2). Not here:
+Here: `Forwarder`, which writes a call at most once and says for certain whether it can have run (I2). Not here:
 which Pod (`routing`), whether to wait and ask again (`invoke`), frames (`runtimes.contract.mux`).
 """
 
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -14,8 +16,9 @@ from dataplane.gateway.limits import ANSWER_GRACE_S
 from dataplane.wire.errors import ConnectRefused, ConnectTimedOut, DialError, PeerDraining
 from dataplane.wire.messages import METHOD_INVOKE, Cause, InvokeReply, InvokeRequest
 from dataplane.wire.pool import CONNECT_TIMEOUT_S, Peer, Pool
+from runtimes.contract import mux
 from runtimes.contract.messages import ErrorHead
-from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Refused
+from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Refused, Reply
 from statemachine.ownership import PodFact
 from statemachine.reasons import Reason
 
@@ -58,9 +61,26 @@ class Forwarder:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
+    def start(
+        self, pod: PodFact, request: InvokeRequest, body: bytes, done: Callable[[Outcome], None], *, timeout_s: float
+    ) -> bool:
+        """`send` without a task, over a connection that is warm. False: there is none, and nothing was written.
+
+        `done` is called once, later, with what became of the call.
+        """
+        channel = self._pool.ready(_peer(pod))
+        if channel is None:
+            return False
+        try:
+            timeout = timeout_s + ANSWER_GRACE_S
+            channel.start(METHOD_INVOKE, request, body, partial(_tell, done), timeout=timeout)
+        except (Refused, ConnectionLost):
+            return False
+        return True
+
     async def send(self, pod: PodFact, request: InvokeRequest, body: bytes, *, timeout_s: float) -> Outcome:
         """Write the call to that Pod's runtimed, once. `timeout_s` is what is left of the caller's deadline."""
-        peer = Peer(pod.address, pod.port, pod.uid, pod.namespace, pod.runtime)
+        peer = _peer(pod)
         channel = self._pool.ready(peer)
         if channel is None:
             try:
@@ -74,22 +94,41 @@ class Forwarder:
             except DialError as error:
                 return NotStarted(_unreachable(str(error)))
         try:
-            reply = await channel.call(METHOD_INVOKE, request, body, timeout=timeout_s + ANSWER_GRACE_S)
-            return _answered(reply.decode(InvokeReply), reply.body)
-        except Refused as error:
-            return _refused(error.error)
-        except ConnectionLost as error:
-            if not error.dispatched:
-                return NotStarted(_unreachable("the connection to the Pod of the Run was lost"), lost=True)
+            return outcome_of(await channel.call(METHOD_INVOKE, request, body, timeout=timeout_s + ANSWER_GRACE_S))
+        except (CallError, CallTimeout, ConnectionLost, Refused) as error:
+            return outcome_of(error)
+
+
+def outcome_of(ended: mux.Outcome) -> Outcome:
+    """What the end of a call on the wire means for its caller."""
+    match ended:
+        case Reply():
+            try:
+                return _answered(ended.decode(InvokeReply), ended.body)
+            except msgspec.MsgspecError:
+                message = "the owner's answer cannot be read: the call may have run"
+                return Ended(Failure(reason=Reason.OUTCOME_UNKNOWN, message=message))
+        case Refused():
+            return _refused(ended.error)
+        case ConnectionLost(dispatched=False):
+            return NotStarted(_unreachable("the connection to the Pod of the Run was lost"), lost=True)
+        case ConnectionLost():
             return Ended(Failure(reason=Reason.OUTCOME_UNKNOWN))
-        except CallTimeout:
+        case CallTimeout():
             message = "the deadline passed without a word from the owner: the outcome is unknown"
             return Ended(Failure(reason=Reason.INVOCATION_TIMEOUT, message=message))
-        except CallError as error:
-            return Ended(failure_of(error.error))
-        except msgspec.MsgspecError:
-            message = "the owner's answer cannot be read: the call may have run"
-            return Ended(Failure(reason=Reason.OUTCOME_UNKNOWN, message=message))
+        case CallError():
+            return Ended(failure_of(ended.error))
+        case _:
+            assert_never(ended)
+
+
+def _tell(done: Callable[[Outcome], None], ended: mux.Outcome) -> None:
+    done(outcome_of(ended))
+
+
+def _peer(pod: PodFact) -> Peer:
+    return Peer(pod.address, pod.port, pod.uid, pod.namespace, pod.runtime)
 
 
 def failure_of(error: ErrorHead) -> Failure:

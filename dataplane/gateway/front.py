@@ -1,18 +1,18 @@
-"""The gateway's HTTP connections: aiohttp's server with a strict parser, one answer per request, in order.
+"""The gateway's HTTP connections: a strict parser's requests in, one answer for each, in order.
 
-Here: sockets, the clocks of head and answer, keep-alive, 100-continue, early answers. Not here: grammar (`http1`), what
-an answer says (`invoke`). aiohttp keeps the life of a connection: queue, flow control, keep-alive, shutdown. The parser
-is ours, because a gateway must refuse what a general server tolerates, and so is the loop over requests, which spares a
-task for each.
-Next: `main` listens with a `Front`.
+Here: sockets, the clocks of head, idleness and unread answers, keep-alive, pipelining, early answers. Not here: grammar
+(`http1`), what an answer says (`site`, `invoke`). A connection has no task: what was received is parsed, judged and
+passed on in one turn of the loop, and the answer is written from the callback that brings it; only a request that has
+to wait for something gets a task. TLS decrypts into one buffer for all connections (BufferedProtocol): being handed
+bytes costs twice as much.
+Next: `process` listens with a `Front`.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
-
-from aiohttp.web import RequestHandler, Server
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
 
 from controlplane.kube.clock import Clock
 from dataplane.gateway.answer import Answer, encode_response
@@ -26,6 +26,7 @@ from dataplane.gateway.limits import (
     KEEPALIVE_S,
     LINGER_S,
     PIPELINE_MAX,
+    READ_BYTES,
     UNREAD_BODY_MAX_BYTES,
     WRITE_TIMEOUT_S,
 )
@@ -34,78 +35,60 @@ from statemachine.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-
-class _Parser:
-    """`http1.RequestParser` with the face that aiohttp's connection expects of its parser."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._requests = RequestParser()
-        self._arriving: Payload | None = None
-        self._waiting = 0
-        self._unparsed = b""
-
-    @property
-    def head_incomplete(self) -> bool:
-        return self._requests.head_incomplete
-
-    def feed_data(self, data: bytes) -> tuple[list[tuple[Head | Malformed, Payload]], bool, bytes]:
-        messages: list[tuple[Head | Malformed, Payload]] = []
-        if self._unparsed:
-            data, self._unparsed = self._unparsed + data, b""
-        while self._waiting < PIPELINE_MAX:
-            request = self._requests.feed(data)
-            data = b""
-            if self._arriving is not None:
-                self._arriving.wake()
-                if self._arriving.body.complete:
-                    self._arriving = None
-            if request is None:
-                break
-            head, body = request
-            payload = Payload(body, self._now())
-            if not body.complete:
-                self._arriving = payload
-            messages.append((head, payload))
-            self._waiting += 1
-        self._unparsed = data
-        return messages, False, b""
-
-    @property
-    def filled(self) -> bool:
-        """A body that nobody has asked for yet is as large as may be read ahead."""
-        arriving = self._arriving
-        return arriving is not None and not arriving.wanted and arriving.body.size >= UNREAD_BODY_MAX_BYTES
-
-    def give_up(self, message: str) -> tuple[Malformed, Payload]:
-        """The last request of this connection: one that did not come."""
-        self._waiting += 1
-        return Malformed(Reason.REQUEST_TIMEOUT, message), Payload(Body(complete=True), self._now())
-
-    def message_consumed(self) -> None:
-        self._waiting -= 1
-
-    def pause_reading(self) -> None:
-        """Bodies are bounded, so that nothing asks for this."""
+Handler = Callable[[Request], Coroutine[Any, Any, Answer] | None]
+"""Answers a request. A coroutine runs as a task and returns the answer; it raises nothing but ClientGone. None: it has
+been answered, or will be, by `request.answer`."""
 
 
-class Connection(RequestHandler):
-    """One client connection."""
+class Connection(asyncio.BufferedProtocol):
+    """One client connection. `current` is the request that is being answered; others wait behind it."""
 
-    __slots__ = ("_ask", "_ask_head", "_certificate", "_head_timer", "front")
+    __slots__ = (
+        "_arriving",
+        "_ask",
+        "_ask_head",
+        "_certificate",
+        "_closing",
+        "_ended",
+        "_head_timer",
+        "_idle_since",
+        "_idle_timer",
+        "_linger_timer",
+        "_lingering",
+        "_parser",
+        "_stepping",
+        "_transport",
+        "_unparsed",
+        "_waiting",
+        "_write_timer",
+        "current",
+        "front",
+        "reading_paused",
+    )
 
-    def __init__(self, front: "Front", server: Server, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(
-            server, loop=loop, keepalive_timeout=KEEPALIVE_S, lingering_time=LINGER_S, access_log=cast(Any, None)
-        )
+    def __init__(self, front: "Front") -> None:
         self.front = front
-        self._parser: Any = _Parser(front.clock.monotonic)
-        self._max_msg_queue_size = PIPELINE_MAX
-        self._msg_queue_resume_size = PIPELINE_MAX // 2
-        self._head_timer: asyncio.TimerHandle | None = None
+        self.current: Request | None = None
+        self.reading_paused = False
+        self._transport: asyncio.Transport | None = None
+        self._parser = RequestParser()
+        self._waiting: deque[tuple[Head | Malformed, Payload]] = deque()
+        self._arriving: Payload | None = None
+        self._unparsed = b""
+        self._lingering: tuple[Payload, bool] | None = None
+        self._closing = False
+        self._ended = False
+        self._stepping = False
         self._certificate: ClientCertificate | None = None
         self._ask: Ask | None = None
         self._ask_head: Head | None = None
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+
+    # --- what a request asks of its connection (exchange.Carrier)
 
     @property
     def certificate(self) -> ClientCertificate | None:
@@ -114,158 +97,271 @@ class Connection(RequestHandler):
 
     @property
     def draining(self) -> bool:
-        """The front wants this connection to end."""
-        return self.front.draining
+        """This connection is to end behind the answer."""
+        return self.front.draining or (self._ended and not self._waiting)
 
     def ask_of(self, head: Head) -> Ask:
         """What a head says; the last answer is kept, since the parser gives the same object for the same bytes."""
-        if self._ask is None or self._ask_head is not head:
-            self._ask, self._ask_head = ask_of(head), head
-        return self._ask
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if len(self.front.server.connections) > CONNECTIONS_MAX:
-            cast(asyncio.Transport, transport).abort()
-            return
-        self._certificate = client_certificate(transport.get_extra_info("ssl_object"))
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._stop_head_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._parser is None:
-            return
-        if self._parser.filled and not self._buffer_paused:
-            self._pause_reading_for_buffer()
-        if self._parser.head_incomplete:
-            if self._head_timer is None:
-                self._head_timer = self._loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
-        else:
-            self._stop_head_timer()
-
-    async def start(self) -> None:
-        """One request after the other, in the connection's own task: as aiohttp's, without a task per request."""
-        try:
-            while not self._force_close:
-                if not self._messages:
-                    self._waiter = self._loop.create_future()
-                    try:
-                        await self._waiter
-                    finally:
-                        self._waiter = None
-                if not await self._serve_one() or self._close:
-                    break
-        except asyncio.CancelledError:
-            self.force_close()
-            raise
-        finally:
-            self._task_handler = None
-            if not self._force_close and self.transport is not None:
-                self.transport.close()
-
-    async def _serve_one(self) -> bool:
-        """Answer the next request; False when the connection ends with it."""
-        message, payload = cast(tuple[Head | Malformed, Payload], self._messages.popleft())
-        self._parser_consumed()
-        request = Request(message, payload, self)
-        self._current_request = cast(Any, request)
-        self._request_in_progress = True
-        try:
-            data, keep_alive = await self.front.respond(request)
-            await self._write_answer(data)
-        finally:
-            self._current_request = None
-            self._request_in_progress = False
-            if self._handler_waiter is not None and not self._handler_waiter.done():
-                self._handler_waiter.set_result(None)
-        if not payload.body.complete:
-            await self._linger(payload)
-        if not keep_alive or self._force_close or not payload.is_eof():
-            return False
-        self._next_keepalive_close_time = self._loop.time() + KEEPALIVE_S
-        if self._keepalive_handle is None:
-            self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
-        return True
-
-    def _parser_consumed(self) -> None:
-        if self._parser is not None:
-            self._parser.message_consumed()
-        if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
-            self._resume_reading_if_drained()
-
-    async def _linger(self, payload: Payload) -> None:
-        """Read on behind an early answer, so that the client can read it before a reset."""
-        payload.drop()
-        self.read_on()
-        try:
-            async with asyncio.timeout(LINGER_S):
-                await payload.ended()
-        except TimeoutError:
-            return
-
-    def read_on(self) -> None:
-        """Somebody takes the body that was not read further."""
-        if self._buffer_paused and self.transport is not None:
-            self._resume_reading_if_drained()
+        ask = self._ask
+        if ask is None or self._ask_head is not head:
+            ask = self._ask = ask_of(head)
+            self._ask_head = head
+        return ask
 
     def write(self, data: bytes) -> None:
         """Write now, unless the client is gone."""
-        if self.transport is not None:
-            self.transport.write(data)
+        if self._transport is not None:
+            self._transport.write(data)
 
-    async def _write_answer(self, data: bytes) -> None:
-        """Write, and wait until a slow client has taken it: at most WRITE_TIMEOUT_S, then the connection is dropped."""
-        self.write(data)
-        if not self._paused:
+    def read_on(self) -> None:
+        """Somebody takes the body that was not read further."""
+        self._regulate()
+
+    def finish(self, request: Request, answer: Answer) -> None:
+        """The answer of the current request. A second one, or one for a client that is gone, is dropped."""
+        if request is not self.current:
             return
+        self.current = None
+        self.front.answered(request, answer)
+        if self._transport is None:
+            return
+        data, keep_alive = self.front.encode(request, answer)
+        self._transport.write(data)
+        if not request.payload.body.complete:
+            self._linger(request.payload, keep_alive)
+        elif keep_alive:
+            self._idle_since = self.front.loop.time()
+        else:
+            self.close()
+        if self._waiting or self._unparsed or self._ended:
+            self._step()
+
+    # --- the life of the socket
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it.
+        self.front.connections.add(self)
+        if len(self.front.connections) > CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        self._certificate = client_certificate(transport.get_extra_info("ssl_object"))
+        self._idle_since = self.front.loop.time()
+        self._idle_timer = self.front.loop.call_later(KEEPALIVE_S, self._look_for_idleness)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.front.connections.discard(self)
+        self._transport = None
+        for timer in (self._idle_timer, self._head_timer, self._write_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        payloads = [payload for _, payload in self._waiting]
+        if self.current is not None:
+            payloads.append(self.current.payload)
+        for payload in payloads:
+            payload.gone = True
+            payload.wake()
+        self._waiting.clear()
+        self._unparsed = b""
+        self.front.connection_ended()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. Over TCP it may still read what it asked for; TLS ends both ways at once."""
+        transport = self._transport
+        plain = transport is not None and transport.get_extra_info("sslcontext") is None
+        self._ended = True  # closed behind the last answer
+        return plain and (self.current is not None or bool(self._waiting))
+
+    def close(self) -> None:
+        """Write what is left to write, then close; a client that does not read it is dropped after WRITE_TIMEOUT_S."""
+        self._closing = True
+        self._waiting.clear()
+        self._unparsed = b""
+        if self._transport is not None:
+            self._transport.close()
+            self._start_write_timer()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._start_write_timer()
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None and not self._closing:
+            self._write_timer.cancel()
+            self._write_timer = None
+            self._step()
+
+    def _start_write_timer(self) -> None:
+        if self._write_timer is None:
+            self._write_timer = self.front.loop.call_later(WRITE_TIMEOUT_S, self.abort)
+
+    def _look_for_idleness(self) -> None:
+        left = self._idle_since + KEEPALIVE_S - self.front.loop.time()
+        if self.current is not None or self._lingering is not None:
+            left = KEEPALIVE_S
+        if left > 0:
+            self._idle_timer = self.front.loop.call_later(left, self._look_for_idleness)
+        else:
+            self.close()
+
+    # --- bytes in, requests in their order
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.front.inbox
+
+    def buffer_updated(self, size: int) -> None:
+        self.received(self.front.inbox[:size].tobytes())
+
+    def received(self, data: bytes) -> None:
+        """Take the next bytes of the client."""
+        if self._closing:
+            return
+        self._unparsed = self._unparsed + data if self._unparsed else data
+        self._step()
+
+    def _step(self) -> None:
+        """Parse as far as may be read ahead, and start the next request if none is current."""
+        if self._stepping:
+            return  # A request that was answered at once: the loop below goes on with the next.
+        self._stepping = True
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._drain_helper()
-        except TimeoutError:
-            if self.transport is not None:
-                self.transport.abort()
-
-    def _head_timed_out(self) -> None:
-        self._head_timer = None
-        self._messages.append(self._parser.give_up(f"the head did not arrive within {HEAD_TIMEOUT_S:g} s"))
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
+            self._parse()
+            while self._waiting and self._free:
+                self._serve(*self._waiting.popleft())
+                self._parse()
+        finally:
+            self._stepping = False
+        if self._ended and self._free and not self._waiting:
+            self.close()
+            return
+        self._regulate()
+        if self._parser.head_incomplete and len(self._waiting) < PIPELINE_MAX:
+            if self._head_timer is None:
+                self._head_timer = self.front.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
+        elif self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
+    @property
+    def _free(self) -> bool:
+        """The next request may be taken up."""
+        return self.current is None and self._lingering is None and self._write_timer is None
+
+    def _parse(self) -> None:
+        parser, waiting = self._parser, self._waiting
+        data, self._unparsed = self._unparsed, b""
+        while len(waiting) < PIPELINE_MAX:
+            request = parser.feed(data)
+            data = b""
+            if self._arriving is not None:
+                self._more_arrived(self._arriving)
+            if request is None:
+                return
+            head, body = request
+            payload = Payload(body, self.front.clock.monotonic())
+            if not body.complete:
+                self._arriving = payload
+            waiting.append((head, payload))
+        self._unparsed = data
+
+    def _more_arrived(self, arriving: Payload) -> None:
+        arriving.wake()
+        if arriving.body.complete:
+            self._arriving = None
+            if self._lingering is not None and self._lingering[0] is arriving:
+                self._end_lingering()
+
+    def _serve(self, head: Head | Malformed, payload: Payload) -> None:
+        request = self.current = Request(head, payload, self)
+        self.front.serve(request)
+
+    def _regulate(self) -> None:
+        """Read no further while enough waits: whole requests, or a body that nobody has asked for yet."""
+        arriving = self._arriving
+        full = bool(self._unparsed) or (
+            arriving is not None and not arriving.wanted and arriving.body.size >= UNREAD_BODY_MAX_BYTES
+        )
+        if full is not self.reading_paused and self._transport is not None:
+            self.reading_paused = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        fault = Malformed(Reason.REQUEST_TIMEOUT, f"the head did not arrive within {HEAD_TIMEOUT_S:g} s")
+        self._waiting.append((fault, Payload(Body(complete=True), self.front.clock.monotonic())))
+        self._step()
+
+    # --- early answers
+
+    def _linger(self, payload: Payload, keep_alive: bool) -> None:
+        """Read on behind an early answer, so that the client can read it before a reset."""
+        payload.drop()
+        self._lingering = payload, keep_alive
+        self._linger_timer = self.front.loop.call_later(LINGER_S, self.close)
+        self._regulate()
+
+    def _end_lingering(self) -> None:
+        assert self._lingering is not None
+        payload, keep_alive = self._lingering
+        self._lingering = None
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+        if keep_alive and payload.body.failure is None:
+            self._idle_since = self.front.loop.time()
+        else:
+            self.close()
+
 
 class Front:
-    """Answers HTTP with what `handler` returns; `handler` never raises but CancelledError and ClientGone."""
+    """Answers HTTP with what `handler` returns. `on_answer(request, answer)` hears of each answer as it is written."""
 
-    def __init__(self, handler: Callable[[Request], Awaitable[Answer]], clock: Clock) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        clock: Clock,
+        *,
+        on_answer: Callable[[Request, Answer], None] = lambda request, answer: None,
+    ) -> None:
         self._handler = handler
+        self.answered: Final = on_answer
         self.clock = clock
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.inbox = memoryview(bytearray(READ_BYTES))
+        """Where every connection's bytes arrive: they are taken out before the loop does anything else."""
         self.draining = False
         """Every answer says Connection: close."""
-        self.server = Server(cast(Any, self.respond))
+        self.connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
 
     def __call__(self) -> Connection:
         """The protocol of a new connection, for `loop.create_server`."""
-        return Connection(self, self.server, self._loop)
+        return Connection(self)
 
-    async def shutdown(self, timeout: float) -> None:
-        """Let the requests in flight finish for `timeout` seconds, then close every connection."""
-        self.draining = True
-        await self.server.shutdown(timeout)
+    def serve(self, request: Request) -> None:
+        """Have a request answered."""
+        coroutine = self._handler(request)
+        if coroutine is not None:
+            task = self.loop.create_task(self._wait(request, coroutine))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def respond(self, request: Request) -> tuple[bytes, bool]:
-        """The bytes of the answer, and whether the connection takes another request behind it."""
+    @staticmethod
+    async def _wait(request: Request, coroutine: Coroutine[Any, Any, Answer]) -> None:
         try:
-            answer = await self._handler(request)
+            request.answer(await coroutine)
         except ClientGone:
-            return b"", False
+            return
+
+    def encode(self, request: Request, answer: Answer) -> tuple[bytes, bool]:
+        """The bytes of an answer, and whether the connection takes another request behind it."""
         keep_alive = request.keeps_alive(answer)
         head = request.head
         data = encode_response(
@@ -276,3 +372,27 @@ class Front:
             with_body=not (isinstance(head, Head) and head.method == "HEAD"),
         )
         return data, keep_alive
+
+    def connection_ended(self) -> None:
+        """One connection less."""
+        if not self.connections:
+            self._ended.set()
+
+    async def shutdown(self, timeout: float) -> None:
+        """Let the requests in flight finish for `timeout` seconds, then close every connection."""
+        self.draining = True
+        for connection in list(self.connections):
+            if connection.current is None:
+                connection.close()
+        self._ended.clear()
+        if self.connections:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._ended.wait()
+            except TimeoutError:
+                pass
+        for connection in list(self.connections):
+            connection.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

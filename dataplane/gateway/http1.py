@@ -200,6 +200,8 @@ class RequestParser:
         except Malformed as fault:
             self._dead = True
             return fault, Body(complete=True)
+        if not head.chunked and len(data) - end - 4 == (head.length or 0):  # all of it is here, and nothing behind it
+            return head, Body(data[end + 4 :], complete=True)
         body = Body()
         self._framing = ChunkedFraming() if head.chunked else LengthFraming(head.length or 0)
         self._body = body

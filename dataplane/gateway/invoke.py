@@ -2,12 +2,16 @@
 
 Here: path, method, 401, RunNotFound, 403, 409/503, 415, 413, 400, then the call; what is held, for how long. Not here:
 each of these questions (`request`, `auth`, `routing`), the sending (`forward`), the socket (`front`).
-Next: `pages` routes here what is an invoke path.
+A call about which everything is known leaves at once and is answered from a callback (`_at_once`); whatever else takes
+the same questions in the same order, but may wait at each (`_answer`).
+Next: `site` sends here what is an invoke path.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, NoReturn, assert_never, cast
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, NoReturn, assert_never, cast
 
 from msgspec import Struct
 
@@ -33,6 +37,8 @@ from dataplane.gateway.suspects import Suspects
 from dataplane.wire.messages import InvokeRequest
 from statemachine.ownership import Owner, Projection
 from statemachine.reasons import Reason
+
+log = logging.getLogger(__name__)
 
 EMPTY_BODY: Final = b"{}"
 RESENDS_MAX: Final = 8  # a call that nobody starts is not carried around for ever
@@ -74,7 +80,8 @@ class Invoker:
         on_owner_refused: Callable[[Owner], None],
         to_owner: bool = True,
     ) -> None:
-        """`to_owner`: as in `routing.route`. `on_owner_refused` hears of owners at whose address nobody listens; it is quick and never raises."""
+        """`to_owner`: as in `routing.route`. `on_owner_refused` hears of owners at whose address nobody listens; it is
+        quick and never raises."""
         self._projection = projection
         self._changes = changes
         self._gatekeeper = gatekeeper
@@ -88,22 +95,114 @@ class Invoker:
         self.in_flight = 0
         self.body_bytes = 0
         self._idle: asyncio.Event | None = None
+        self._resumed: set[asyncio.Task[None]] = set()
 
-    async def invoke(self, request: Request, target: Target, invocation_id: str) -> Answer:
-        """The answer of one POST to an invoke path. Raises ClientGone only."""
-        call = _Call(request, request.ask, target, invocation_id, request.since_s + request.ask.timeout_ms / 1000)
+    def invoke(self, request: Request, target: Target, invocation_id: str) -> Coroutine[Any, Any, Answer] | None:
+        """Answer one POST to an invoke path. None: `request.answer` follows. The coroutine raises ClientGone only."""
+        ask = request.ask
+        call = _Call(request, ask, target, invocation_id, request.since_s + ask.timeout_ms / 1000)
         self.in_flight += 1
         try:
-            return await self._answer(call)
+            return None if self._at_once(call) else self._in_turn(call)
+        except BaseException:
+            self._left()
+            raise
+
+    async def _in_turn(self, call: _Call) -> Answer:
+        try:
+            return await self._judged(call, self._answer(call))
+        finally:
+            self._left()
+
+    async def _judged(self, call: _Call, answering: Coroutine[Any, Any, Answer]) -> Answer:
+        """The answer, or that of the failure which is raised instead."""
+        try:
+            return await answering
         except Rejected as rejected:
             failure = rejected.failure
         except Malformed as fault:
-            failure = Failure(reason=fault.reason, message=fault.message, close=not request.payload.is_eof())
+            failure = Failure(reason=fault.reason, message=fault.message, close=not call.request.payload.is_eof())
+        return _failed(call, failure)
+
+    def _left(self) -> None:
+        """A call is over."""
+        self.in_flight -= 1
+        if not self.in_flight and self._idle is not None:
+            self._idle.set()
+
+    # --- at once
+
+    def _at_once(self, call: _Call) -> bool:
+        """Send a call of which everything is known, whose body is here and for which a connection is warm.
+
+        False: something is missing or wrong, and nothing was done; `_answer` finds out what.
+        """
+        request, ask = call.request, call.ask
+        credential: Credential | None = ask.token or request.certificate
+        if credential is None or self.in_flight > INFLIGHT_MAX or not (ask.media_type_taken and ask.fields_taken):
+            return False
+        verdict = self._gatekeeper.user_known(credential)
+        if verdict is None or not verdict.allowed or verdict.value is None:
+            return False
+        user, owner = verdict.value, self._look_up(call)
+        if not isinstance(owner, Owner):
+            return False
+        granted = self._gatekeeper.grant_known(credential, user, owner.run)
+        if granted is None or not granted.allowed:
+            return False
+        decision = self._route(owner)
+        size = request.whole_bytes
+        left_s = call.deadline_s - self._clock.monotonic()
+        full = size is None or self.body_bytes + size > INFLIGHT_BODY_MAX_BYTES
+        if size is None or full or left_s <= 0 or not isinstance(decision, routing.Forward):
+            return False
+        call.name = owner.run.name
+        body = request.payload.body.take() or EMPTY_BODY
+        head = _wire_head(call, decision, user, left_s)
+        done = partial(self._came_back, call, owner, decision, user, body)
+        if not self._forwarder.start(decision.pod, head, body, done, timeout_s=left_s):
+            return False
+        self.body_bytes += len(body)
+        return True
+
+    def _came_back(
+        self, call: _Call, owner: Owner, decision: routing.Forward, user: User, body: bytes, outcome: Outcome
+    ) -> None:
+        try:
+            match outcome:
+                case Answered():
+                    answer = self._result(call, outcome)
+                case Ended():
+                    answer = _failed(call, outcome.failure)
+                case NotStarted():
+                    resuming = asyncio.get_running_loop().create_task(
+                        self._resume(call, owner, decision, user, body, outcome)
+                    )
+                    self._resumed.add(resuming)
+                    resuming.add_done_callback(self._resumed.discard)
+                    return
+                case _:
+                    assert_never(outcome)
+        except Exception:
+            answer = defect_answer(call.id)
+        self.body_bytes -= len(body)
+        self._left()
+        call.request.answer(answer)
+
+    async def _resume(
+        self, call: _Call, owner: Owner, decision: routing.Forward, user: User, body: bytes, outcome: NotStarted
+    ) -> None:
+        """Nobody started it: hold it or try again, as a call that could wait from its beginning."""
+        try:
+            answer = await self._judged(call, self._dispatch(call, owner, decision, user, body, outcome))
+        except Exception:
+            answer = defect_answer(call.id)
         finally:
-            self.in_flight -= 1
-            if not self.in_flight and self._idle is not None:
-                self._idle.set()
-        return error_answer(failure, invocation_id=invocation_id, uid=target.run_uid, name=call.name)
+            self.body_bytes -= len(body)
+            self._left()
+        call.request.answer(answer)
+
+    # --- in turn
 
     async def idle(self, *, timeout_s: float) -> bool:
         """Return when no invocation is in flight: True; False after `timeout_s` seconds."""
@@ -188,15 +287,24 @@ class Invoker:
         left_s = until_s - self._clock.monotonic()
         return left_s > 0 and await self._changes.wait(call.target.run_uid, timeout_s=left_s)
 
-    async def _dispatch(self, call: _Call, owner: Owner, decision: routing.Decision, user: User, body: bytes) -> Answer:
-        """Forward until somebody takes the call; hold it while its Run moves."""
+    async def _dispatch(
+        self,
+        call: _Call,
+        owner: Owner,
+        decision: routing.Decision,
+        user: User,
+        body: bytes,
+        first: NotStarted | None = None,
+    ) -> Answer:
+        """Forward until somebody takes the call; hold it while its Run moves. `first` is how it went before."""
         hold_until_s: float | None = None
         sent = 0
         try:
             while True:
                 match decision:
                     case routing.Forward():
-                        outcome = await self._forward(call, decision, user, body)
+                        outcome = first or await self._forward(call, decision, user, body)
+                        first = None
                         sent += 1
                         match outcome:
                             case Answered():
@@ -248,18 +356,7 @@ class Invoker:
         if left_s <= 0:
             message = "the deadline passed before the call was dispatched: it did not run"
             raise Rejected(Failure(reason=Reason.INVOCATION_TIMEOUT, message=message, retryable=True))
-        head = InvokeRequest(
-            namespace=call.target.namespace,
-            runtime=call.target.runtime,
-            run_uid=call.target.run_uid,
-            invocation_id=call.id,
-            deadline_ms=max(1, int(left_s * 1000)),
-            user=user.name,
-            attempt=to.attempt,
-            pod_uid=to.owner_uid,
-            traceparent=new_traceparent() if call.ask.traceparent == "" else call.ask.traceparent,
-        )
-        return await self._forwarder.send(to.pod, head, body, timeout_s=left_s)
+        return await self._forwarder.send(to.pod, _wire_head(call, to, user, left_s), body, timeout_s=left_s)
 
     def _judge(self, owner: Owner, to: routing.Forward, outcome: NotStarted) -> bool | None:
         """What to do with a call that nobody started: True wait for a fact, False try again at once, None give up."""
@@ -280,6 +377,31 @@ class Invoker:
     def _next_turn(self) -> int:
         self._turn += 1
         return self._turn
+
+
+def _wire_head(call: _Call, to: routing.Forward, user: User, left_s: float) -> InvokeRequest:
+    target = call.target
+    return InvokeRequest(
+        namespace=target.namespace,
+        runtime=target.runtime,
+        run_uid=target.run_uid,
+        invocation_id=call.id,
+        deadline_ms=max(1, int(left_s * 1000)),
+        user=user.name,
+        attempt=to.attempt,
+        pod_uid=to.owner_uid,
+        traceparent=new_traceparent() if call.ask.traceparent == "" else call.ask.traceparent,
+    )
+
+
+def _failed(call: _Call, failure: Failure) -> Answer:
+    return error_answer(failure, invocation_id=call.id, uid=call.target.run_uid, name=call.name)
+
+
+def defect_answer(invocation_id: str) -> Answer:
+    """What is said of a defect of ours, whose exception is being handled: it goes to the log and nowhere else."""
+    log.exception("an invocation met a defect", extra={"invocation": invocation_id})
+    return error_answer(Failure(reason=Reason.INTERNAL_ERROR, close=True), invocation_id=invocation_id)
 
 
 def _reject(reason: Reason, message: str = "") -> NoReturn:

@@ -17,6 +17,7 @@ BODY_TIMEOUT_S: Final = 30.0  # from the head to the last byte of the body; 408 
 CHUNK_LINE_MAX_BYTES: Final = 256  # a chunk's size line with its extensions
 CHUNKS_MAX: Final = 16_384  # of one body: 64 bytes each for the largest; parsing one costs more than its bytes
 TRAILER_MAX_BYTES: Final = 8 * 1024  # the trailer section of a chunked body, read and dropped
+READ_BYTES: Final = 256 * 1024  # one read of a socket at most; one such buffer per process
 PIPELINE_MAX: Final = 2  # parsed requests waiting on one connection, bodies in memory; then the socket is not read
 
 KEEPALIVE_S: Final = 180.0  # an idle client connection; above the 120 s promised, so that a pool gives up first

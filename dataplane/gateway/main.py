@@ -11,9 +11,11 @@ import uvloop
 
 from controlplane.kube.clock import SystemClock
 from controlplane.kube.kubeconfig import ConfigError as KubeConfigError
-from dataplane.gateway.config import ConfigError, from_environ
+from dataplane.gateway.config import Config, ConfigError, from_environ, of_worker
 from dataplane.gateway.process import serve
+from dataplane.gateway.workers import run_workers
 from runtimes.contract import jsonlog
+from runtimes.contract.memory import keep_freed_buffers
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,14 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except ConfigError as error:
         log.error("%s", error)
         return 2
+    if config.workers > 1:
+        return run_workers(config.workers, lambda number: run_one(of_worker(config, number)))
+    return run_one(config)
+
+
+def run_one(config: Config) -> int:
+    """One gateway process, from start to drain."""
+    keep_freed_buffers()
 
     async def run() -> None:
         stop = asyncio.Event()

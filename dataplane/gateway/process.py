@@ -99,7 +99,8 @@ class Gateway:
             to_owner=config.to_owner,
         )
         self._metrics = Metrics(clock)
-        self._front = Front(Site(self._invoker, self._metrics, ready=lambda: self._ready).answer, clock)
+        site = Site(self._invoker, self._metrics, ready=lambda: self._ready)
+        self._front = Front(site.answer, clock, on_answer=site.count)
         self._metrics_front = Front(self._metrics_page, clock)
         self._export()
 
@@ -206,7 +207,7 @@ class Gateway:
             "Age of the least current watch; 0 when all are open.",
             feed.stale_seconds,
         )
-        gauge("kruntimes_gateway_connections", "Client connections.", lambda: len(self._front.server.connections))
+        gauge("kruntimes_gateway_connections", "Client connections.", lambda: len(self._front.connections))
         counter("kruntimes_gateway_token_reviews", "TokenReviews asked.", lambda: gatekeeper.reviews_asked[0])
         counter("kruntimes_gateway_access_reviews", "Access reviews asked.", lambda: gatekeeper.reviews_asked[1])
 

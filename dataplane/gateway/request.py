@@ -24,11 +24,10 @@ from runtimes.contract.limits import (
 from statemachine.reasons import Reason
 from statemachine.run import RunUID
 
-_INVOKE: Final = re.compile(
-    r"/v1/namespaces/([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)"
-    r"/runtimes/([a-z](?:[-a-z0-9]{0,38}[a-z0-9])?)"
-    r"/runs/([0-9A-Za-z-]{1,64}):invoke"
-)
+NAMESPACE: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+RUNTIME: Final = r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?"
+UID: Final = r"[0-9A-Za-z-]{1,64}"
+_INVOKE: Final = re.compile(rf"/v1/namespaces/({NAMESPACE})/runtimes/({RUNTIME})/runs/({UID}):invoke")
 _ABSOLUTE: Final = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _INVOCATION_ID: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % INVOCATION_ID_MAX_BYTES)
 _TIMEOUT: Final = re.compile(rb"[0-9]{1,9}")

@@ -1,9 +1,14 @@
 """Every answer of runtimed's port that is no result: reasons into `InvokeReply` heads. Pure. Next: `serving.py`."""
 
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
+from dataplane.runtimed.artifacts import ArtifactsRefused, UploadFailed, UploadTimeout
 from dataplane.wire.messages import Cause, Hop, InvokeReply
-from runtimes.contract.messages import FAILED_PRECONDITION, ErrorHead
+from runtimes.contract.limits import INVOKE_RESULT_MAX_BYTES
+from runtimes.contract.messages import FAILED_PRECONDITION, ArtifactRef, ErrorHead
 from statemachine.reasons import Fault, Reason
 
 RETRY_AFTER_S: Final = 1  # the shortest that HTTP can say
@@ -22,6 +27,32 @@ def refusal(reason: Reason, message: str = "", *, hop: Hop = "runtimed", moving:
         retry_after_s=RETRY_AFTER_S if info.retryable else None,
         moving=moving,
     )
+
+
+def not_stored(error: ArtifactsRefused | UploadFailed) -> InvokeReply:
+    """The call ran, its artifacts are not stored: by the code's fault, too late, or by the store's."""
+    match error:
+        case ArtifactsRefused():
+            return refusal(Reason.HANDLER_RESULT_INVALID, str(error), hop="worker")
+        case UploadTimeout():
+            return refusal(Reason.INVOCATION_TIMEOUT, f"the call has ended; {error}")
+        case _:
+            cause = Cause(Reason.ARTIFACT_UPLOAD_FAILED.value, str(error))
+            said = refusal(Reason.INTERNAL_ERROR, f"{Reason.ARTIFACT_UPLOAD_FAILED.value}: {error}")
+            return msgspec.structs.replace(said, causes=(cause,))
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    outputs: msgspec.Raw = msgspec.Raw(b"{}")
+    artifact_refs: list[msgspec.Raw] = []
+
+
+def with_artifacts(body: bytes, refs: Sequence[ArtifactRef]) -> bytes | None:
+    """The result with what was stored among its artifactRefs; None when it is too large then."""
+    result = msgspec.json.decode(body, type=_Result)
+    result.artifact_refs += [msgspec.Raw(msgspec.json.encode(ref)) for ref in refs]
+    answer = msgspec.json.encode(result)
+    return answer if len(answer) <= INVOKE_RESULT_MAX_BYTES else None
 
 
 def of_server_error(error: ErrorHead) -> InvokeReply:

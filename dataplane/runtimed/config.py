@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from dataplane.runtimed.artifactstore import StoreConfig
+
 
 class ConfigError(Exception):
     """The environment does not describe a Runtime Pod; the message names every wrong variable."""
@@ -33,12 +35,20 @@ class Config(Struct, frozen=True, kw_only=True):
     kubeconfig: str | None
     service_account_dir: str
     journal_dir: Path | None
+    artifacts: StoreConfig | None = None
+    """Where artifacts go; None: this Runtime has no store."""
+    git_hosts: str = ""
+    """Comma list of the hosts that the Runtime has a credential for; the nth has the folder `<n>` of the next."""
+    git_credentials_dir: Path = Path("/var/run/secrets/kruntimes-git")
+    source_cache_dir: Path | None = None
+    """Where fetched repositories are kept; None: nowhere."""
 
 
 def from_environ(environ: Mapping[str, str]) -> Config:
     """The configuration of this process; raises `ConfigError`."""
     port = environ.get("KRUNTIMES_PORT", "8443")
     journal = environ.get("KRUNTIMES_JOURNAL_DIR", "")
+    cache = environ.get("KRUNTIMES_SOURCE_CACHE_DIR", "")
     config = Config(
         namespace=environ.get("POD_NAMESPACE", ""),
         runtime=environ.get("KRUNTIMES_RUNTIME", ""),
@@ -57,11 +67,30 @@ def from_environ(environ: Mapping[str, str]) -> Config:
             "KRUNTIMES_SERVICEACCOUNT_DIR", "/var/run/secrets/kubernetes.io/serviceaccount"
         ),
         journal_dir=Path(journal) if journal else None,
+        artifacts=_artifacts(environ),
+        git_hosts=environ.get("KRUNTIMES_GIT_HOSTS", ""),
+        git_credentials_dir=Path(environ.get("KRUNTIMES_GIT_CREDENTIALS_DIR", "/var/run/secrets/kruntimes-git")),
+        source_cache_dir=Path(cache) if cache else None,
     )
     wrong = validate(config)
     if wrong:
         raise ConfigError(" ".join(wrong))
     return config
+
+
+def _artifacts(environ: Mapping[str, str]) -> StoreConfig | None:
+    uri, folder = environ.get("KRUNTIMES_ARTIFACTS_URI", ""), environ.get("KRUNTIMES_ARTIFACTS_DIR", "")
+    credentials = environ.get("KRUNTIMES_ARTIFACTS_CREDENTIALS_DIR", "")
+    if not uri:
+        return None
+    return StoreConfig(
+        uri=uri.rstrip("/"),
+        key=environ.get("KRUNTIMES_ARTIFACTS_KEY", ""),
+        folder=Path(folder) if folder else None,
+        region=environ.get("KRUNTIMES_ARTIFACTS_REGION", ""),
+        endpoint=environ.get("KRUNTIMES_ARTIFACTS_ENDPOINT", ""),
+        credentials_dir=Path(credentials) if credentials else None,
+    )
 
 
 def validate(config: Config) -> list[str]:
@@ -85,6 +114,13 @@ def validate(config: Config) -> list[str]:
         wrong.append("KRUNTIMES_GATEWAY_URL must be an https URL, or empty.")
     if not config.work_dir.is_absolute() or not config.socket.is_absolute():
         wrong.append("KRUNTIMES_WORK_DIR and KRUNTIMES_SOCKET must be absolute paths.")
+    store = config.artifacts
+    if store is not None:
+        scheme = urlsplit(store.uri).scheme
+        if scheme not in ("s3", "file") or (scheme == "file") != (store.folder is not None):
+            wrong.append("KRUNTIMES_ARTIFACTS_URI must be s3://…, or file://… with KRUNTIMES_ARTIFACTS_DIR.")
+        if not store.key:
+            wrong.append("KRUNTIMES_ARTIFACTS_KEY must be set with KRUNTIMES_ARTIFACTS_URI.")
     return wrong
 
 

@@ -14,17 +14,23 @@ from typing import Final, NoReturn
 from controlplane.kube.api import Kube
 from controlplane.kube.clock import Clock
 from controlplane.kube.codec import whole_quantity
+from controlplane.kube.errors import KubeError
 from controlplane.kube.informer import Change
+from controlplane.kube.resources import RUNS
 from controlplane.kube.translate import run_from_object
 from controlplane.kube.types import Pod as PodObject
 from controlplane.kube.types import RunObject, RuntimeObject
 from dataplane.runtimed.alarms import CallLater
+from dataplane.runtimed.artifacts import Artifacts, UploadFailed
+from dataplane.runtimed.artifactstore import Store
 from dataplane.runtimed.config import Config, endpoint_url
 from dataplane.runtimed.crew import Crew
 from dataplane.runtimed.decide import Host
 from dataplane.runtimed.facts import RuntimeFacts
 from dataplane.runtimed.failures import ServerLost
 from dataplane.runtimed.gate import Gate
+from dataplane.runtimed.gitauth import GitAuth
+from dataplane.runtimed.gitcache import GitCache
 from dataplane.runtimed.lease import Lease
 from dataplane.runtimed.local import Local
 from dataplane.runtimed.ports import Recorder, Tools
@@ -74,6 +80,8 @@ class Daemon:
         self.capacity: dict[str, int] | None = None
         self._crew = Crew(self, on_left=self._left, on_failed=self._take_up)
         self.workdir = WorkDir(config.work_dir)
+        self.artifacts = Artifacts(self.workdir, Store(config.artifacts) if config.artifacts is not None else None)
+        self._kube = kube
         self.link = ServerLink(
             connect, name=config.pod_name, on_up=self._server_up, on_gap=self._wake, on_dead=self._server_dead
         )
@@ -102,8 +110,14 @@ class Daemon:
             call_later=call_later,
             link=self.link,
             writes=Writes(kube, ca_bundle),
-            preparation=Preparation(self.link, self.workdir),
+            preparation=Preparation(
+                self.link,
+                self.workdir,
+                auth=GitAuth.of(config.git_hosts, config.git_credentials_dir),
+                cache=GitCache(config.source_cache_dir) if config.source_cache_dir is not None else None,
+            ),
             workdir=self.workdir,
+            artifacts=self.artifacts,
             journal=journal,
             recorder=recorder,
             endpoint_url=lambda uid: endpoint_url(config, uid),
@@ -153,6 +167,7 @@ class Daemon:
         self._begun = True
         self._crew.wake()
         kept = {(epoch.run_uid, epoch.attempt) for epoch in held}
+        self.artifacts.sweep(self._living)
         await self.workdir.sweep(epochs=kept, runs=set(self._watches.runs) | {epoch.run_uid for epoch in held})
 
     async def _held(self) -> dict[Epoch, m.HeldEpoch]:
@@ -187,6 +202,7 @@ class Daemon:
     async def stop(self) -> None:
         """End all tasks of the workers; nothing is written."""
         await self._crew.stop()
+        await self.artifacts.stop()
         self.link.close()
 
     def _others_ready(self) -> bool:
@@ -274,7 +290,19 @@ class Daemon:
             worker.removed()
         else:
             self._facts.run_gone(uid)
-            self.workdir.forget_log(uid)
+            self._forget(uid)
+
+    def _forget(self, uid: RunUID) -> None:
+        """The object is gone, and so is what it left."""
+        self.workdir.forget_log(uid)
+        self.artifacts.forget(uid)
+
+    async def _living(self) -> set[str]:
+        try:
+            runs = await self._kube.list(RUNS, self._namespace)
+        except KubeError as error:
+            raise UploadFailed(f"which Runs are left cannot be read: {error}") from error
+        return {obj.metadata.uid for obj in runs.items}
 
     def _is_ours(self, obj: RunObject) -> bool:
         run = run_from_object(obj)
@@ -338,7 +366,7 @@ class Daemon:
         """Nothing of a Run is here any more."""
         self._changed.set()
         if uid not in self._watches.runs:
-            self.workdir.forget_log(uid)
+            self._forget(uid)
         else:
             self._take_up(uid)
         self._crew.wake()

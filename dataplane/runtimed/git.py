@@ -1,26 +1,29 @@
 """Fetches a commit with the `git` program: shallow, bounded in time, without prompts, hooks or a user's configuration.
 
-Here: which URLs and refs are acceptable, how git is run, and its errors in our words. Not here: caching between Runs.
+Here: which URLs and refs are acceptable, the order of git's commands, and that nothing of it leads out of the folder.
+Not here: how a command is run (`gitcommand.py`), what a host is shown (`gitauth.py`), what is kept (`gitcache.py`).
 Next: `source.py`.
 """
 
 import asyncio
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from dataplane.runtimed.failures import SourceError
+from dataplane.runtimed.gitauth import GitAuth, host_of
+from dataplane.runtimed.gitcache import GitCache
+from dataplane.runtimed.gitcommand import Git, GitFailed
 from dataplane.runtimed.workdir import remove_tree
 from statemachine.reasons import Reason
 
 GIT_TIMEOUT_S: Final = 50.0  # leaves 10 of registration's 60 s for the import
-GIT_MESSAGE_MAX_BYTES: Final = 700  # the end of git's stderr: status.message holds 1,024
 GIT_SCHEMES: Final = frozenset({"https", "ssh", "file"})
 SCAN_YIELD: Final = 512  # directory entries looked at before other work gets a turn
 _REF_FORBIDDEN: Final = frozenset("\0\n\t :^~?*[\\")  # git-check-ref-format(1)
+_NO_AUTH: Final = GitAuth({})
 
 
 async def checkout(
@@ -29,24 +32,66 @@ async def checkout(
     directory: Path,
     *,
     environ: Mapping[str, str] | None = None,
+    auth: GitAuth = _NO_AUTH,
+    cache: GitCache | None = None,
     timeout: float = GIT_TIMEOUT_S,
 ) -> None:
     """Fill the empty `directory` with the files of `ref` (branch, tag or commit; empty: HEAD), without `.git`.
 
-    `environ` is what git inherits (PATH, proxies, SSH agent); None is this process's own. Raises `SourceError`.
+    `environ` is what git inherits (PATH, proxies); None is this process's own. With a `cache` what was fetched before
+    is not fetched again. Raises `SourceError`.
     """
-    _check(url, ref)
+    parts = _check(url, ref)
     environment = _environment(os.environ if environ is None else environ, directory.parent)
+    git = Git(environment | auth.environment(parts), directory)
     try:
         async with asyncio.timeout(timeout):
-            await _git(directory, environment, "init", "--quiet")
-            await _fetch(url, ref, directory, environment)
-            await _git(directory, environment, "checkout", "--quiet", "--force", "--detach", "FETCH_HEAD")
+            if cache is None:
+                await _alone(git, url, ref, directory)
+            else:
+                async with cache.repository(url) as repository:
+                    await _cached(git.within(repository), url, ref, directory)
     except TimeoutError as error:
         message = f"fetching {shown(url)} took longer than {timeout:g} s"
         raise SourceError(Reason.SOURCE_FETCH_FAILED, message) from error
-    await remove_tree(directory / ".git")
+    except GitFailed as error:
+        raise SourceError(Reason.SOURCE_FETCH_FAILED, _why(error, url, ref, parts, auth)) from error
     await refuse_escapes(directory)
+
+
+async def _alone(git: Git, url: str, ref: str, directory: Path) -> None:
+    await git.run("init", "--quiet")
+    await git.run("checkout", "--quiet", "--force", "--detach", await _fetch(git, url, ref))
+    await remove_tree(directory / ".git")
+
+
+async def _cached(git: Git, url: str, ref: str, directory: Path) -> None:
+    """`git` works on the cache's repository; its index is one of its own, so that checkouts do not meet in one."""
+    commit = ref if len(ref) == 40 and _commit_like(ref) and await git.has(f"{ref}^{{commit}}") else ""
+    if not commit:
+        commit = await _fetch(git, url, ref)
+        await git.run("update-ref", f"refs/kept/{commit}", commit)  # told to the server as held, at the next fetch
+    index = directory.parent / "index"
+    try:
+        out = git.into(directory, index)
+        await out.run("read-tree", commit)
+        await out.run("checkout-index", "--all", "--force", "--quiet")
+    finally:
+        index.unlink(missing_ok=True)
+
+
+async def _fetch(git: Git, url: str, ref: str) -> str:
+    """One commit without history; a server that gives no bare commits is asked for everything it has. Its id."""
+    shallow = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref or "HEAD")
+    try:
+        await git.run(*shallow)
+    except GitFailed:
+        if not _commit_like(ref):
+            raise
+        everything = ("+refs/heads/*:refs/source/heads/*", "+refs/tags/*:refs/source/tags/*")
+        await git.run("fetch", "--quiet", "--no-recurse-submodules", "--", url, *everything)
+        return await git.run("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    return await git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}")
 
 
 def shown(url: str) -> str:
@@ -76,34 +121,29 @@ def _entries(directory: Path) -> Iterator[Path]:
 
 
 def _leads_out(path: Path, directory: Path) -> bool:
-    return path.is_symlink() and not path.resolve().is_relative_to(directory.resolve())
+    if not path.is_symlink():
+        return False
+    try:
+        return not path.resolve().is_relative_to(directory.resolve())
+    except (OSError, RuntimeError):  # a link to itself leads nowhere
+        return False
 
 
-def _check(url: str, ref: str) -> None:
+def _check(url: str, ref: str) -> SplitResult:
     try:
         parts = urlsplit(url)
+        _ = parts.port
     except ValueError as error:
         raise SourceError(Reason.SOURCE_INVALID, f"git.url is no URL: {error}") from error
     if parts.scheme not in GIT_SCHEMES:
         raise SourceError(Reason.SOURCE_INVALID, f"git.url must be https, ssh or file, not {shown(url)}")
     if parts.scheme != "file" and (not parts.hostname or parts.hostname.startswith("-")):
         raise SourceError(Reason.SOURCE_INVALID, f"git.url names no host: {shown(url)}")
+    if (parts.username or "").startswith("-"):
+        raise SourceError(Reason.SOURCE_INVALID, f"git.url names no user: {shown(url)}")
     if ref.startswith("-") or ".." in ref or _REF_FORBIDDEN & set(ref):
         raise SourceError(Reason.SOURCE_INVALID, f"git.ref {ref!r} is no branch, tag or commit")
-
-
-async def _fetch(url: str, ref: str, directory: Path, environment: Mapping[str, str]) -> None:
-    """One commit without history; a server that gives no bare commits is asked for everything it has."""
-    shallow = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref or "HEAD")
-    try:
-        await _git(directory, environment, *shallow)
-    except SourceError:
-        if not _commit_like(ref):
-            raise
-        everything = ("+refs/heads/*:refs/source/heads/*", "+refs/tags/*:refs/source/tags/*")
-        await _git(directory, environment, "fetch", "--quiet", "--no-recurse-submodules", "--", url, *everything)
-        found = await _git(directory, environment, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", url=url)
-        await _git(directory, environment, "update-ref", "--no-deref", "FETCH_HEAD", found)
+    return parts
 
 
 def _commit_like(ref: str) -> bool:
@@ -117,44 +157,41 @@ def _environment(inherited: Mapping[str, str], home: Path) -> dict[str, str]:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "true",
-        "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=accept-new -oConnectTimeout=10",
+        "GIT_ASKPASS": "",
         "GIT_CEILING_DIRECTORIES": str(home),
         "GIT_LFS_SKIP_SMUDGE": "1",
         "LC_ALL": "C.UTF-8",
     }
 
 
-async def _git(directory: Path, environment: Mapping[str, str], *arguments: str, url: str = "") -> str:
-    """Run git in its own process group, which is gone when this returns or is cancelled; its stdout, stripped."""
-    options = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "safe.directory=*")
-    try:
-        process = await asyncio.create_subprocess_exec(
-            "git",
-            *options,
-            *arguments,
-            cwd=directory,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise SourceError(Reason.SOURCE_FETCH_FAILED, f"git cannot be run: {error.strerror}") from error
-    try:
-        output, complaint = await process.communicate()
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        await process.wait()
-    if process.returncode != 0:
-        raise SourceError(Reason.SOURCE_FETCH_FAILED, _complaint(arguments[0], complaint, process.returncode))
-    return output.decode(errors="replace").strip()
+_HINTS: Final = (
+    ("couldn't find remote ref", "{url} has no branch, tag or commit {ref!r}"),
+    ("needed a single revision", "{url} has no branch, tag or commit {ref!r}"),
+    ("could not resolve host", "the host {host} is not known here"),
+    ("connection refused", "nothing listens at {host}"),
+    ("couldn't connect to server", "nothing listens at {host}"),
+    ("host key verification failed", "{host} is another server than known_hosts of its Secret says"),
+    ("ssl certificate problem", "the certificate of {host} is not trusted; put its CA into ca.crt of its Secret"),
+    (
+        "certificate verification failed",
+        "the certificate of {host} is not trusted; put its CA into ca.crt of its Secret",
+    ),
+    ("repository not found", "{url} is not there, or may not be read with this credential"),
+    ("authentication failed", "{host} did not take the credential: {credential}"),
+    ("could not read username", "{host} asks for a credential: {credential}"),
+    ("could not read password", "{host} asks for a credential: {credential}"),
+    ("permission denied (", "{host} did not take the credential: {credential}"),
+    ("does not appear to be a git repository", "{url} is no git repository"),
+    ("no space left on device", "the disk of the Pod is full"),
+)
+"""What git says, in lower case, and what it means; the first that fits. Its own words follow."""
 
 
-def _complaint(verb: str, stderr: bytes, status: int | None) -> str:
-    text = stderr[-GIT_MESSAGE_MAX_BYTES:].decode(errors="replace").strip()
-    return f"git {verb}: {text}" if text else f"git {verb} ended with status {status}"
+def _why(error: GitFailed, url: str, ref: str, parts: SplitResult, auth: GitAuth) -> str:
+    said = str(error)
+    for needle, meaning in _HINTS:
+        if needle in said.lower():
+            host = host_of(parts)
+            meant = meaning.format(url=shown(url), ref=ref or "HEAD", host=host, credential=auth.explain(host))
+            return f"{meant} ({said})"
+    return said

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from dataplane.runtimed import results
 from dataplane.runtimed.alarms import Alarm
+from dataplane.runtimed.artifacts import TASK_UPLOAD_MAX_S, ArtifactsRefused, UploadFailed
 from dataplane.runtimed.failures import EpochClosed, PreparationFailed, ServerLost
 from dataplane.runtimed.gate import Gate
 from dataplane.runtimed.local import Local, Stage
 from dataplane.runtimed.ports import Pod, Tools
+from runtimes.contract.messages import ArtifactRef
 from statemachine.commands import Timer
 from statemachine.reasons import Reason
 from statemachine.run import REGISTRATION_TIMEOUT_MS, Epoch, Mode, Phase
@@ -182,8 +184,18 @@ class Jobs:
                     return  # the daemon tells every worker that the server has died
                 await asyncio.sleep(WATCH_AGAIN_S)
                 continue
-            self._exited(local.epoch, exited)
+            stored, trouble = await self._store(local.epoch, exited)
+            self._exited(local.epoch, exited, stored, trouble)
             return
+
+    async def _store(self, epoch: Epoch, exited: results.Exit | None) -> tuple[tuple[ArtifactRef, ...], str]:
+        """Store what a task left, before its end is written: the references, or why there are none."""
+        if exited is None or exited.cancelled or exited.artifacts_error or not exited.artifacts:
+            return (), "" if exited is None else exited.artifacts_error
+        try:
+            return await self._tools.artifacts.keep(epoch, exited.artifacts, timeout=TASK_UPLOAD_MAX_S), ""
+        except (ArtifactsRefused, UploadFailed) as error:
+            return (), str(error)
 
     def _lost(self, epoch: Epoch, why: str) -> None:
         worker = self._worker
@@ -195,7 +207,7 @@ class Jobs:
         else:
             worker.enter(Stage.GIVEN_UP, Reason.REGISTRATION_LOST, why)
 
-    def _exited(self, epoch: Epoch, exited: results.Exit | None) -> None:
+    def _exited(self, epoch: Epoch, exited: results.Exit | None, stored: tuple[ArtifactRef, ...], trouble: str) -> None:
         worker = self._worker
         local = worker.local
         if local is None or local.epoch != epoch or local.stage is not Stage.OPEN:
@@ -204,7 +216,9 @@ class Jobs:
             worker.enter(Stage.FAILED, Reason.TASK_LOST, "the Runtime Server does not know the task any more")
         elif not exited.cancelled:  # a cancelled one ends by whoever asked for it
             failure, message = results.failure(exited)
-            worker.local = replace(local, result=results.result(exited), reason=failure, message=message)
+            if failure is None and trouble:
+                failure, message = Reason.ARTIFACT_UPLOAD_FAILED, trouble
+            worker.local = replace(local, result=results.result(exited, stored), reason=failure, message=message)
             worker.wake()
 
     # --- idleness

@@ -35,6 +35,7 @@ from dataplane.wire.pool import Pool
 from runtimes.contract.client import RuntimeClient
 from runtimes.contract.endpoint import Server
 from runtimes.contract.jsonlog import setup
+from runtimes.contract.memory import keep_freed_buffers
 from statemachine.events import Role
 
 COMPONENT: Final = "runtimed"
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except ConfigError as error:
         print(f"InvalidConfiguration: {error}", file=sys.stderr)  # noqa: T201 — before there is anything to log to
         return 2
+    keep_freed_buffers()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config))
 

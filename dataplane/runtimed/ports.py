@@ -12,6 +12,7 @@ from msgspec import Struct
 from controlplane.kube.clock import Clock
 from controlplane.kube.types import RunObject
 from dataplane.runtimed.alarms import CallLater
+from dataplane.runtimed.artifacts import Artifacts
 from dataplane.runtimed.decide import Host
 from dataplane.runtimed.preparation import Preparation
 from dataplane.runtimed.server_link import ServerLink
@@ -57,6 +58,7 @@ class Tools(Struct, frozen=True):
     writes: Writes
     preparation: Preparation
     workdir: WorkDir
+    artifacts: Artifacts
     journal: Journal
     recorder: Recorder
     endpoint_url: Callable[[str], str | None]

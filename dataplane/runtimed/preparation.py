@@ -6,8 +6,8 @@ Next: `worker.py` runs it in the background.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from controlplane.kube.types import RunObject
 from dataplane.runtimed import source
@@ -22,12 +22,12 @@ LOAD_MIN_S: Final = 1.0  # what a load gets at least, however long the source to
 
 
 class Preparation:
-    """Shared by all Runs of the Pod; it keeps nothing. `environ` is what git inherits (None: this process's own)."""
+    """Shared by all Runs of the Pod; it keeps nothing. `git_options` are those of `git.checkout`."""
 
-    def __init__(self, link: ServerLink, workdir: WorkDir, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, link: ServerLink, workdir: WorkDir, **git_options: Any) -> None:
         self._link = link
         self._workdir = workdir
-        self._environ = environ
+        self._git_options = git_options
 
     async def register(self, run: RunObject, epoch: Epoch, *, idle_timeout_ms: int | None, timeout: float) -> str:
         """Prepare the source and load the function within `timeout` seconds; its registration id.
@@ -97,7 +97,7 @@ class Preparation:
     async def _materialise(self, run: RunObject, epoch: Epoch) -> None:
         directory = self._workdir.source(epoch.run_uid, epoch.attempt)
         try:
-            await source.materialise(source.of_run(run, self._default_script()), directory, environ=self._environ)
+            await source.materialise(source.of_run(run, self._default_script()), directory, **self._git_options)
         except OSError as error:
             raise PreparationFailed(Reason.SOURCE_FETCH_FAILED, f"the source cannot be written: {error}") from error
 

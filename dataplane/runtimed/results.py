@@ -1,8 +1,10 @@
 """How a task ended, from the Runtime Server's words into the lifecycle's. Pure. Next: `jobs.py`."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from runtimes.contract import messages as m
+from runtimes.contract.limits import ARTIFACT_REFS_MAX_COUNT
 from statemachine.reasons import Reason
 from statemachine.run import ArtifactRef, TaskResult
 
@@ -11,14 +13,15 @@ MESSAGE_STDERR_MAX_BYTES: Final = 800  # of the stderr tail: status.message hold
 Exit = m.TaskResult
 
 
-def result(exited: Exit) -> TaskResult:
-    """What goes into the status, in the same patch as the phase."""
+def result(exited: Exit, stored: Sequence[m.ArtifactRef] = ()) -> TaskResult:
+    """What goes into the status, in the same patch as the phase; `stored`: what it left in its artifacts folder."""
     return TaskResult(
         exit_code=exited.exit_code,
         outputs=tuple(exited.outputs.items()),
         artifact_refs=tuple(
-            ArtifactRef(ref.name, ref.uri, ref.size_bytes, ref.digest or None) for ref in exited.artifact_refs
-        ),
+            ArtifactRef(ref.name, ref.uri, ref.size_bytes, ref.digest or None)
+            for ref in (*stored, *exited.artifact_refs)
+        )[:ARTIFACT_REFS_MAX_COUNT],
     )
 
 

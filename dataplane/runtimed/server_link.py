@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, Protocol
 from dataplane.runtimed.failures import EpochClosed, PreparationFailed, ServerLost
 from runtimes.contract import messages as m
 from runtimes.contract.limits import STATUS_WAIT_MAX_MS
-from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Refused
+from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Done, Refused
 from statemachine.reasons import REGISTRATION_FAILURES, TASK_FAILURES, Reason
 from statemachine.run import Epoch, Mode, PodUID, RunUID
 
@@ -35,9 +35,7 @@ class Client(Protocol):
     async def hello(self, client: str = "") -> m.HelloReply: ...
     async def alive(self, *, condemn: str = "", timeout: float = 5.0) -> m.AliveReply: ...
     async def register_function(self, request: m.RegisterRequest, *, timeout: float) -> m.RegisterReply: ...
-    async def invoke_function(
-        self, request: m.InvokeRequest, body: bytes | memoryview, *, timeout: float
-    ) -> tuple[m.InvokeReply, bytes]: ...
+    def start_invocation(self, request: m.InvokeRequest, body: bytes, done: Done, *, timeout: float) -> None: ...
     async def unregister_function(self, request: m.UnregisterRequest) -> m.UnregisterReply: ...
     async def function_status(
         self, registration_id: str, *, wait_ms: int = 0, restart_idle: bool = False

@@ -2,14 +2,20 @@
 
 Here: admission by certificate, and performing what `routing.route` decides: the Runtime Server, or one peer hop. A call
 is written at most once; whether it can have run is always known (I2). It goes on when its caller has gone (I4).
-Not here: lifecycle, JSON. Next: `daemon.py` gives the facts, `main.py` listens.
+What is served here needs no task: a frame comes in, is judged and handed on at once, and the answer's frame goes out
+from the callback that brings it. Not here: lifecycle, JSON. Next: `daemon.py` gives the facts, `main.py` listens.
 """
 
-from collections.abc import Callable
-from typing import Final, Protocol
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol, assert_never
+
+import msgspec
 
 from dataplane.runtimed import routing
-from dataplane.runtimed.answers import of_server_error, refusal
+from dataplane.runtimed.answers import not_stored, of_server_error, refusal, with_artifacts
+from dataplane.runtimed.artifacts import Artifacts, ArtifactsRefused, UploadFailed
 from dataplane.runtimed.call import Call
 from dataplane.runtimed.failures import ServerLost
 from dataplane.runtimed.gate import Gate
@@ -20,9 +26,10 @@ from dataplane.wire.identity import GatewayIdentity, Identity, RuntimedIdentity
 from dataplane.wire.messages import METHOD_INVOKE, InvokeReply, InvokeRequest
 from dataplane.wire.pool import Pool
 from runtimes.contract import messages as m
-from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Refused, Reply, Request
+from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Outcome, Refused, Reply, Request
 from statemachine.ownership import Projection
 from statemachine.reasons import Reason
+from statemachine.run import Epoch
 
 UNKNOWN_WAIT_S: Final = 1.0  # a UID that the projection has never seen may be this far behind (O2)
 UNKNOWN_WAITING_MAX: Final = 1_024  # calls that wait for such a fact; more are told 404 at once
@@ -42,6 +49,11 @@ class Facts(Protocol):
 
     def gate(self, local: Local) -> Gate | None:
         """The gate of that very epoch."""
+        ...
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Where files go that calls leave."""
         ...
 
     async def fact_of(self, uid: str, *, timeout: float) -> bool:
@@ -75,32 +87,46 @@ class Serving:
         self._waiting = 0
         self.peers = PeerHop(peers)
         self.served = 0
+        self._storing: set[asyncio.Task[None]] = set()
 
-    async def handle(self, request: Request) -> Reply:
+    def handle(self, request: Request) -> Awaitable[Reply | None] | None:
         """One request of the port."""
         if request.method != METHOD_INVOKE:
             raise CallError(m.ErrorHead(reason=m.UNKNOWN_METHOD, message=f"{request.method} is not served here"))
         head = request.decode(InvokeRequest)
         if (head.namespace, head.runtime) != (self._namespace, self._runtime):
-            return Reply(refusal(Reason.RUN_NOT_FOUND))
+            _answer(request, refusal(Reason.RUN_NOT_FOUND))
+            return None
         if isinstance(request.peer, RuntimedIdentity) and head.hops < 1:
-            return Reply(refusal(Reason.STALE_OWNER, "a peer passes calls on, it makes none"))
-        call = Call(head, request.body)
-        decision = self._route(head)
-        if isinstance(decision, routing.Await) and await self._known(call):
-            decision = self._route(head)
-        match decision:
-            case routing.Serve(local=local):
-                return await self._serve(local, call)
-            case routing.Pass(pod=pod, attempt=attempt):
-                return await self.peers.send(call, pod, attempt)
-            case routing.Refuse(reason=reason, message=message, moving=moving):
-                return Reply(refusal(reason, message, moving=moving))
-            case _:
-                return Reply(refusal(Reason.RUN_NOT_FOUND))
+            _answer(request, refusal(Reason.STALE_OWNER, "a peer passes calls on, it makes none"))
+            return None
+        return self._perform(self._route(head), Call(head, request))
 
     def _route(self, head: InvokeRequest) -> routing.Decision:
         return routing.route(head, self._facts.here(head.run_uid), self._facts.projection)
+
+    def _perform(self, decision: routing.Decision, call: Call) -> Awaitable[Reply | None] | None:
+        match decision:
+            case routing.Serve(local=local):
+                self._serve(local, call)
+            case routing.Pass(pod=pod, attempt=attempt):
+                return self.peers.send(call, pod, attempt)
+            case routing.Refuse(reason=reason, message=message, moving=moving):
+                _answer(call.request, refusal(reason, message, moving=moving))
+            case routing.Await():
+                return self._await(call)
+            case _:
+                assert_never(decision)
+        return None
+
+    async def _await(self, call: Call) -> Reply | None:
+        """A UID that was never seen may be known in a moment."""
+        known = await self._known(call)
+        decision = self._route(call.head) if known else routing.Await()
+        if isinstance(decision, routing.Await):
+            return Reply(refusal(Reason.RUN_NOT_FOUND))
+        performing = self._perform(decision, call)
+        return None if performing is None else await performing
 
     async def _known(self, call: Call) -> bool:
         if self._waiting >= UNKNOWN_WAITING_MAX:
@@ -111,40 +137,92 @@ class Serving:
         finally:
             self._waiting -= 1
 
-    async def _serve(self, local: Local, call: Call) -> Reply:
-        gate = self._facts.gate(local)
-        if gate is None or not await gate.enter():
-            return Reply(refusal(Reason.RUN_NOT_READY, "the Run is leaving this Pod", moving=True))
-        try:
-            return await self._dispatch(local.registration_id, call)
-        finally:
-            gate.leave()
-
-    async def _dispatch(self, registration_id: str, call: Call) -> Reply:
+    def _serve(self, local: Local, call: Call) -> None:
+        """Hand it to the Runtime Server; `_answered` follows when it has been taken, else it is answered here."""
         left, before_ms = call.left, call.elapsed_ms
         if left <= 0:
-            return Reply(refusal(Reason.INVOCATION_TIMEOUT, "the deadline passed before the call was dispatched"))
+            message = "the deadline passed before the call was dispatched"
+            _answer(call.request, refusal(Reason.INVOCATION_TIMEOUT, message))
+            return
+        gate = self._facts.gate(local)
+        if gate is None or not gate.enter():
+            _answer(call.request, refusal(Reason.RUN_NOT_READY, "the Run is leaving this Pod", moving=True))
+            return
         head = m.InvokeRequest(
-            registration_id=registration_id,
+            registration_id=local.registration_id,
             invocation_id=call.head.invocation_id,
             traceparent=call.head.traceparent or "",
         )
         self.served += 1
+        done = partial(self._answered, call, local.epoch, gate, before_ms)
         try:
-            answer, result = await self._link.client.invoke_function(head, call.body, timeout=left)
-        except CallError as error:
-            return Reply(of_server_error(error.error))
-        except Refused as error:
-            return Reply(refusal(Reason.OVERLOADED, error.error.message, hop="runtime"))
-        except ServerLost:
-            return Reply(refusal(Reason.RUN_NOT_READY, "the Runtime Server is restarting", moving=True))
-        except ConnectionLost as error:
-            if error.dispatched:
-                return Reply(refusal(Reason.OUTCOME_UNKNOWN, "the Runtime Server went away during the call"))
-            return Reply(refusal(Reason.RUN_NOT_READY, "the Runtime Server went away", moving=True))
-        except CallTimeout:
-            message = "the deadline passed without a word from the Runtime Server: the outcome is unknown"
-            return Reply(refusal(Reason.INVOCATION_TIMEOUT, message))
+            self._link.client.start_invocation(head, call.body, done, timeout=left)
+        except (ServerLost, Refused, ConnectionLost) as error:
+            gate.leave()
+            _answer(call.request, _failed(error))
+
+    def _answered(self, call: Call, epoch: Epoch, gate: Gate, before_ms: float, outcome: Outcome) -> None:
+        if not isinstance(outcome, Reply):
+            gate.leave()
+            _answer(call.request, _failed(outcome))
+            return
+        try:
+            head = outcome.decode(m.InvokeReply)
+        except msgspec.MsgspecError:
+            gate.leave()
+            message = "the Runtime Server's answer cannot be read: the call may have run"
+            _answer(call.request, refusal(Reason.OUTCOME_UNKNOWN, message))
+            return
         elapsed_ms = call.elapsed_ms
-        timing = (("runtimed", elapsed_ms), ("runtime", elapsed_ms - before_ms), ("worker", answer.worker_us / 1000))
-        return Reply(InvokeReply(status=200, server_timing=timing), result)
+        timing = (("runtime", elapsed_ms - before_ms), ("worker", head.worker_us / 1000))
+        if head.artifacts:
+            task = asyncio.get_running_loop().create_task(
+                self._store(call, epoch, gate, timing, head.artifacts, outcome.body)
+            )
+            self._storing.add(task)
+            task.add_done_callback(self._storing.discard)
+            return
+        gate.leave()
+        _answer(call.request, InvokeReply(status=200, server_timing=(("runtimed", elapsed_ms), *timing)), outcome.body)
+
+    async def _store(
+        self, call: Call, epoch: Epoch, gate: Gate, timing: tuple[tuple[str, float], ...], folder: str, body: bytes
+    ) -> None:
+        """The call has left files: they are stored before it is answered. It stays inside the gate until then."""
+        artifacts = self._facts.artifacts
+        try:
+            refs = await artifacts.keep(epoch, folder, timeout=max(0.0, call.left))
+            answer = with_artifacts(body, refs)
+            head = InvokeReply(status=200, server_timing=(("runtimed", call.elapsed_ms), *timing))
+            if answer is None:
+                head = refusal(Reason.RESPONSE_TOO_LARGE, "the result is too large together with its artifactRefs")
+            _answer(call.request, head, answer or b"")
+        except (ArtifactsRefused, UploadFailed) as error:
+            _answer(call.request, not_stored(error))
+        finally:
+            await artifacts.drop(epoch, folder)
+            gate.leave()
+
+
+def _answer(request: Request, head: InvokeReply, body: bytes = b"") -> None:
+    request.respond(Reply(head, body))
+
+
+def _failed(error: CallError | CallTimeout | ConnectionLost | Refused | ServerLost) -> InvokeReply:
+    """What became of a call that the Runtime Server did not serve."""
+    match error:
+        case CallError():
+            return of_server_error(error.error)
+        case Refused():
+            return refusal(Reason.OVERLOADED, error.error.message, hop="runtime")
+        case ServerLost():
+            return refusal(Reason.RUN_NOT_READY, "the Runtime Server is restarting", moving=True)
+        case ConnectionLost(dispatched=True):
+            return refusal(Reason.OUTCOME_UNKNOWN, "the Runtime Server went away during the call")
+        case ConnectionLost():
+            return refusal(Reason.RUN_NOT_READY, "the Runtime Server went away", moving=True)
+        case CallTimeout():
+            message = "the deadline passed without a word from the Runtime Server: the outcome is unknown"
+            return refusal(Reason.INVOCATION_TIMEOUT, message)
+        case _:
+            assert_never(error)

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from runtimes.contract.limits import ARTIFACTS_FOLDER
+
 REMOVE_YIELD: Final = 256  # entries removed before other work gets a turn: some 5 ms of unlink(2)
 
 _log = logging.getLogger(__name__)
@@ -27,6 +29,12 @@ class WorkDir:
     def source(self, run_uid: str, attempt: int) -> Path:
         """The source root of one epoch, which is the working directory of its code."""
         return self._runs / run_uid / str(attempt) / "src"
+
+    def artifacts(self, run_uid: str, attempt: int, name: str) -> Path | None:
+        """A folder that the Runtime Server has handed over with what a task or call left; None for what is no name."""
+        if not name or len(name) > 64 or not all(part.isdigit() for part in name.split("-")):
+            return None
+        return self._runs / run_uid / str(attempt) / ARTIFACTS_FOLDER / name
 
     def log(self, run_uid: str) -> Path:
         """Where the Runtime Server writes what the code prints."""

@@ -219,7 +219,7 @@ class Worker:
         obj, run = self.view.obj, self.view.run
         if obj is None or run is None:
             return False
-        calls: list[Awaitable[RunObject]] = []
+        calls: list[Awaitable[RunObject | None]] = []
         for command in commands:
             match command:
                 case cmd.PatchStatus():
@@ -237,6 +237,8 @@ class Worker:
                 failed.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer
+            elif answer is None:
+                self.removed()
             else:
                 self.observe(answer)
         if failed:

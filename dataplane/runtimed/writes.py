@@ -9,7 +9,7 @@ from typing import Final
 
 from controlplane.kube.api import Kube
 from controlplane.kube.errors import NotFound
-from controlplane.kube.patches import put_finalizer_patch, status_patch, take_finalizer_patch
+from controlplane.kube.patches import finalizer_taken, put_finalizer_patch, status_patch, take_finalizer_patch
 from controlplane.kube.resources import RUNS
 from controlplane.kube.types import RunObject
 from statemachine.commands import PatchStatus, PutFinalizer, TakeFinalizer
@@ -35,10 +35,10 @@ class Writes:
         ops = put_finalizer_patch(obj, command)
         return await self._patch(obj, ops) if ops else obj
 
-    async def take_finalizer(self, obj: RunObject, command: TakeFinalizer) -> RunObject:
-        """Take ours off. Of a deleting object without others the answer is its last state: it is gone."""
+    async def take_finalizer(self, obj: RunObject, command: TakeFinalizer) -> RunObject | None:
+        """Take ours off. None: nothing else held the object, and it is gone."""
         ops = take_finalizer_patch(obj, command)
-        return await self._patch(obj, ops) if ops else obj
+        return finalizer_taken(await self._patch(obj, ops)) if ops else obj
 
     async def read(self, namespace: str, name: str, uid: str) -> RunObject | None:
         """The object as the API has it now; None when it, or the one of that UID, is gone."""

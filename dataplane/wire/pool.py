@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from dataplane.wire.errors import ConnectFailed, ConnectTimedOut, DialError, PeerDraining, PoolClosed
-from runtimes.contract.mux import Reply
+from runtimes.contract.mux import Done, Reply
 
 CONNECT_TIMEOUT_S = 3.0
 """TCP and TLS together; a Pod that cannot answer in this time is busy, and the caller is told so (503)."""
@@ -42,6 +42,8 @@ class Channel(Protocol):
     def closed(self) -> asyncio.Future[None]:
         """Done when the connection is gone."""
         ...
+
+    def start(self, method: str, head: object, body: bytes, done: Done, *, timeout: float) -> int: ...
 
     async def call(self, method: str, head: object, body: bytes | memoryview = b"", *, timeout: float) -> Reply: ...
 

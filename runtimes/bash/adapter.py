@@ -71,8 +71,12 @@ class BashWorker(Worker):
                 {
                     "kind": "exec",
                     "root": str(spec.folders.source),
-                    "env": user_environment(spec.epoch, spec.folders, spec.env),
+                    "env": user_environment(
+                        spec.epoch, spec.folders, spec.env, KRUNTIME_ARTIFACTS_DIR=str(self.artifacts.path)
+                    ),
                     "limits": LIMITS,
+                    "private": spec.folders.own,
+                    "readable": (str(DRIVER),),
                     "argv": ["bash", str(DRIVER), self._file, self._function, str(self._folder)],
                     "channel": True,
                 }
@@ -214,8 +218,16 @@ class Bash:
         return {
             "kind": "exec",
             "root": str(spec.folders.source),
-            "env": user_environment(spec.epoch, spec.folders, spec.env, KRUNTIME_OUTPUTS=str(spec.outputs)),
+            "env": user_environment(
+                spec.epoch,
+                spec.folders,
+                spec.env,
+                KRUNTIME_OUTPUTS=str(spec.outputs),
+                KRUNTIME_ARTIFACTS_DIR=str(spec.artifacts.path),
+            ),
             "limits": LIMITS,
+            "private": spec.folders.own,
+            "readable": (),
             "argv": [self.shell, "--", spec.entrypoint, *spec.args],
             "channel": False,
         }

@@ -52,7 +52,7 @@ class RuntimeClient:
         return await self._call(m.REGISTER_FUNCTION, request, m.RegisterReply, timeout, KILL_GRACE_S)
 
     def start_invocation(self, request: m.InvokeRequest, body: bytes, done: Done, *, timeout: float) -> None:
-        """As `invoke_function`, without a task: `done` gets the Reply (its head an InvokeReply) or what is raised there.
+        """As `invoke_function`, without a task: `done` gets the Reply (head: an InvokeReply), or what is raised there.
 
         Raises Refused or ConnectionLost when nothing was sent; `done` is not called then.
         """

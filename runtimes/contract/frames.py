@@ -71,12 +71,14 @@ def encode(kind: int, stream: int, value: int, head: bytes, body_size: int, chun
     return b"".join((header, head, chunk))
 
 
-def decode(buffer: bytes | bytearray, offset: int) -> tuple[Frame, int] | None:
-    """Return the frame at `offset` and the offset behind it, or None when more bytes are needed.
+def decode(buffer: bytes | bytearray | memoryview, offset: int, size: int = -1) -> tuple[Frame, int] | None:
+    """Return the frame at `offset` and the offset behind it, or None when more than the first `size` bytes of `buffer`
+    (-1 = all) are needed. The frame's parts are copies.
 
     Raises ProtocolError as soon as the header breaks a bound, before anything of that size is kept.
     """
-    size = len(buffer)
+    if size < 0:
+        size = len(buffer)
     if size - offset < HEADER_BYTES:
         return None
     length, kind, stream, value, head_size, body_size = _unpack_from(buffer, offset)
@@ -90,4 +92,6 @@ def decode(buffer: bytes | bytearray, offset: int) -> tuple[Frame, int] | None:
         return None
     head_at = offset + HEADER_BYTES
     chunk_at = head_at + head_size
-    return (kind, stream, value, bytes(buffer[head_at:chunk_at]), body_size, bytes(buffer[chunk_at:end])), end
+    head = bytes(buffer[head_at:chunk_at])
+    chunk = bytes(buffer[chunk_at:end]) if chunk_size else b""
+    return (kind, stream, value, head, body_size, chunk), end

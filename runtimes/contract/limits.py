@@ -52,6 +52,14 @@ OUTPUT_VALUE_MAX_BYTES: Final = 4 * KIB
 OUTPUTS_MAX_BYTES: Final = 32 * KIB
 """Task outputs go into a Run's status, hence into etcd."""
 ARTIFACT_REFS_MAX_COUNT: Final = 64
+"""Files of one task or one invocation: their references go into a Run's status, or into an answer."""
+ARTIFACT_NAME_MAX_BYTES: Final = 255
+"""Path of a file below the artifacts folder, as UTF-8: it becomes a part of a URI of at most 2,048 bytes."""
+ARTIFACT_MAX_BYTES: Final = 256 * MIB
+ARTIFACTS_TOTAL_MAX_BYTES: Final = 1024 * MIB
+"""All files of one task or one invocation: they are on the Pod's work volume until they are stored."""
+ARTIFACTS_FOLDER: Final = "artifacts"
+"""Beside the source: what the Runtime Server hands over, one folder for each task or invocation."""
 OUTPUTS_FILE_MAX_BYTES: Final = 256 * KIB
 """How much of $KRUNTIME_OUTPUTS is read: later assignments of a key win, so more than the sum may be written."""
 TASK_GRACE_DEFAULT_MS: Final = 10_000
@@ -68,8 +76,11 @@ STDERR_TAIL_MAX_BYTES: Final = 2 * KIB
 # Logs (spec section 6).
 LOG_LINE_MAX_BYTES: Final = 16 * KIB
 """A longer line is cut, and its record says so."""
-LOG_INVOCATION_MAX_BYTES: Final = 1 * MIB
-"""What one invocation may log; a line then says that the rest was cut."""
+LOG_RECORD_BYTES: Final = 128
+"""What a line takes in the file beside its text, at least: short lines are counted as they are stored."""
+LOG_INVOCATION_MAX_BYTES: Final = 3 * MIB
+"""What one invocation may log on each stream, as stored; a line then says that the rest was cut. Both together fit into
+one Run's file, so that what is said to be there has not been rotated away by the same call."""
 LOG_RUN_MAX_BYTES: Final = 8 * MIB
 """One Run's file; it is then moved to `<uid>.1.ndjson`, replacing the one there, so twice this is on disk."""
 LOGS_MAX_COUNT: Final = 10_000
@@ -81,6 +92,8 @@ CHUNK_MAX_BYTES: Final = 64 * KIB
 """Body bytes in one frame: a small answer waits behind at most one chunk of each large one."""
 HEAD_MAX_BYTES: Final = 512 * KIB
 """A msgpack head: environment and arguments of a task are its largest."""
+FRAME_MAX_BYTES: Final = HEAD_MAX_BYTES + CHUNK_MAX_BYTES + KIB
+"""A whole frame, its header too."""
 BODY_MAX_BYTES: Final = 2 * MIB
 """A whole body: above INVOKE_BODY_MAX_BYTES, so that too large is an answer and not a broken connection."""
 CONNECTION_BYTES_MAX: Final = 64 * MIB

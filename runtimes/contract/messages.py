@@ -85,6 +85,16 @@ class HeldEpoch(Head, frozen=True, kw_only=True):
     registration_id: str = ""
 
 
+class Isolation(Head, frozen=True, kw_only=True):
+    """How strongly this server keeps functions from one another."""
+
+    level: Literal["sandbox", "process"]
+    """`sandbox`: the kernel refuses user code the files, memory and environment of other Runs. `process`: processes,
+    environment and folders of its own, and nothing that stops one that looks for the others."""
+    landlock_abi: int = 0
+    """From 6 on, signals to other Runs' processes are refused too."""
+
+
 class HelloReply(Head, frozen=True, kw_only=True):
     """Who the server is. A new `instance_id` proves that everything registered before is gone (R5)."""
 
@@ -95,6 +105,8 @@ class HelloReply(Head, frozen=True, kw_only=True):
     started_boottime_us: int
     """CLOCK_BOOTTIME of its start, microseconds."""
     held: tuple[HeldEpoch, ...] = ()
+    isolation: Isolation | None = None
+    """None: the server does not say; take it as `process`."""
 
 
 class RegisterRequest(Head, frozen=True, kw_only=True):
@@ -128,6 +140,8 @@ class InvokeReply(Head, frozen=True, kw_only=True):
 
     worker_us: int = 0
     """Time between handing the request to the worker and having its answer."""
+    artifacts: str = ""
+    """Name of the folder, in `artifacts` beside the source, with the files that the call left; '' for none."""
 
 
 class UnregisterRequest(Head, frozen=True, kw_only=True):
@@ -224,6 +238,10 @@ class TaskResult(Head, frozen=True, kw_only=True):
     outputs_error: str = ""
     """Why $KRUNTIME_OUTPUTS could not be taken (reason OutputsInvalid); `outputs` is then empty."""
     artifact_refs: tuple[ArtifactRef, ...] = ()
+    artifacts: str = ""
+    """Name of the folder, in `artifacts` beside the source, with the files that it left; '' for none."""
+    artifacts_error: str = ""
+    """Why what it left could not be handed over."""
     stderr_tail: str = ""
     started_us: int = 0
     finished_us: int = 0

@@ -39,6 +39,7 @@ from runtimes.contract.limits import (
     BODY_MAX_BYTES,
     CONNECTION_BYTES_MAX,
     CONNECTION_STREAMS_MAX,
+    FRAME_MAX_BYTES,
     HEAD_MAX_BYTES,
     QUEUED_FRAMES_MAX,
     READ_BYTES,
@@ -94,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._next_stream = 1 if initiator else 2
         self._inbox = memoryview(bytearray(READ_BYTES))
-        self._rest = bytearray()
+        self._filled = 0  # bytes at its start that belong to a frame which is not whole
         self._outbox = Outbox(self.loop, self._wake_when_idle)
         self._calls: dict[int, tuple[Done, str, float]] = {}
         self._deadlines: Deadlines[int] = Deadlines(self.loop, self._expire)
@@ -332,31 +333,26 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox
+        return self._inbox[self._filled :]
 
     def buffer_updated(self, size: int) -> None:
-        self.received(self._inbox[:size].tobytes())
-
-    def received(self, data: bytes) -> None:
         """Take the next bytes of the peer. What breaks the protocol ends the connection."""
-        buffer: bytes | bytearray = data
-        if self._rest:
-            self._rest += data
-            buffer = self._rest
-        offset = 0
+        inbox, filled, offset = self._inbox, self._filled + size, 0
         try:
-            while (decoded := frames.decode(buffer, offset)) is not None:
+            while (decoded := frames.decode(inbox, offset, filled)) is not None:
                 frame, offset = decoded
                 self._frame(*frame)
         except ProtocolError as error:
             logger.warning("closing a connection: %s", error)
+            self._filled = 0
             self.abort()
             return
-        if buffer is data:
-            if offset < len(data):
-                self._rest += memoryview(data)[offset:]
-        elif offset:
-            del self._rest[:offset]
+        rest = self._filled = filled - offset
+        if offset and rest:
+            inbox[:rest] = inbox[offset:filled]
+        elif rest == len(inbox):  # a frame with a large head
+            self._inbox = memoryview(bytearray(FRAME_MAX_BYTES))
+            self._inbox[:rest] = inbox
 
     def _frame(self, kind: int, stream: int, value: int, head: bytes, body_size: int, chunk: bytes) -> None:
         if kind == frames.REQUEST:
@@ -482,7 +478,6 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.close()
         self._deadlines.close()
         self._partial.clear()
-        self._rest.clear()
         if not self.closed.done():
             self.closed.set_result(None)
         for stream, (done, _, _) in calls.items():

@@ -17,7 +17,7 @@ from runtimes.contract.streams import Outgoing
 
 
 class Outbox:
-    """`send` before `open` or after `close` is dropped. `on_empty` is called when the last queued message is written."""
+    """`send` before `open` or after `close` is dropped; `on_empty` is called when the last queued one is written."""
 
     __slots__ = (
         "_batch",

@@ -49,15 +49,21 @@ class PythonWorker(Worker):
 
     def begin(self) -> None:
         spec = self.spec
-        self._buffer = b""
+        self._parts: list[bytes] = []
+        self._missing = 0
         self._sequence = 0
         self.child.send(
             channel.job(
                 {
                     "kind": "function",
                     "root": str(spec.folders.source),
-                    "env": user_environment(spec.epoch, spec.folders, spec.env),
+                    "env": user_environment(
+                        spec.epoch, spec.folders, spec.env, KRUNTIME_ARTIFACTS_DIR=str(self.artifacts.path)
+                    ),
+                    "artifacts": str(self.artifacts.path),
                     "limits": LIMITS,
+                    "private": spec.folders.own,
+                    "readable": (),
                     "handler": spec.handler,
                     "run": {"uid": spec.epoch.run_uid, "attempt": spec.epoch.attempt},
                     "result_max_bytes": INVOKE_RESULT_MAX_BYTES,
@@ -72,16 +78,24 @@ class PythonWorker(Worker):
         self.child.send(channel.invoke(self._sequence, meta, call.body))
 
     def received(self, data: bytes) -> None:
-        buffer = self._buffer + data if self._buffer else data
+        if self._parts:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return  # In the midst of a large answer.
+            data = b"".join(self._parts)
+            self._parts.clear()
         try:
-            while (decoded := channel.decode(buffer)) is not None:
+            while (decoded := channel.decode(data)) is not None:
                 message, size = decoded
-                buffer = buffer[size:]
+                data = data[size:]
                 self._message(message)
         except (channel.ChannelBroken, msgspec.DecodeError, msgspec.ValidationError):
-            buffer = b""
+            data = b""
             self.give_up()  # Something in the worker has written on the private channel.
-        self._buffer = buffer
+        if data:
+            self._parts.append(data)
+            self._missing = channel.missing(data)
 
     def _message(self, message: channel.Message) -> None:
         kind, sequence, meta, body = message
@@ -122,8 +136,16 @@ class Python:
         return {
             "kind": "task",
             "root": str(spec.folders.source),
-            "env": user_environment(spec.epoch, spec.folders, spec.env, KRUNTIME_OUTPUTS=str(spec.outputs)),
+            "env": user_environment(
+                spec.epoch,
+                spec.folders,
+                spec.env,
+                KRUNTIME_OUTPUTS=str(spec.outputs),
+                KRUNTIME_ARTIFACTS_DIR=str(spec.artifacts.path),
+            ),
             "limits": LIMITS,
+            "private": spec.folders.own,
+            "readable": (),
             "entrypoint": spec.entrypoint,
             "args": spec.args,
         }

@@ -1,9 +1,10 @@
-# ruff: noqa: E402, PTH113, PTH118, PTH120, PTH123, PTH208, SIM115
+# ruff: noqa: E402, PTH103, PTH113, PTH118, PTH120, PTH123, PTH208, SIM115
 # Imports come after a note of what was there; no worker has pathlib in memory for our sake; this runs on Python 3.9.
 """The in-worker file: one warm interpreter that forks a process for each worker and task, and what runs in those.
 
 It is executed by path under the *user's* interpreter (any CPython from 3.9, isolated mode) with nothing of this project
-on its path: the standard library only, in this one file. `server/spawner.py` starts it and speaks to it. Three parts:
+on its path: the standard library only, in this file and `sandbox.py` beside it, which keeps workers from one another.
+`server/spawner.py` starts it and speaks to it. Three parts:
 
   Zygote    forks children on request, ends whole groups, reaps everything that dies below it
   Channel   the private line between one child and the Runtime Server (descriptor 3, closed on exec and after fork)
@@ -65,6 +66,7 @@ MARK_BASE = 1 << 50
 """RLIMIT_RTTIME of a child is this plus its number. It bounds only real-time scheduling, which needs a privilege, and
 every descendant inherits it, also one that left the group and the session: by it a stray's origin is known."""
 
+CENSUS_INTERVAL_S = 0.1
 DYING_POLL_S = 0.002
 DYING_MAX_S = 5.0
 ERROR_MESSAGE_MAX = 4096
@@ -73,6 +75,7 @@ FRAMES_TEXT_MAX = 8192
 
 _ZYGOTE_SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _warm: dict[str, list[str]] = {}
 """Modules that a fresh interpreter would not have, by the first part of their names."""
@@ -89,15 +92,41 @@ def _prctl(option: int, value: int) -> None:
         _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
+def _keep_freed_buffers() -> None:
+    """Buffers of up to 4 MiB come from the heap, and 8 MiB of it stay when freed: mapped afresh, as glibc does from
+    128 KiB on, each large request and answer would cost its worker a thousand page faults."""
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 8 << 20)
+
+
+def _load_sandbox() -> Any:
+    """`sandbox.py` beside this file, which is on nobody's path."""
+    sys.dont_write_bytecode = True
+    path = os.path.join(os.path.dirname(__file__), "sandbox.py")
+    spec = importlib.util.spec_from_file_location("sandbox", path)
+    assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 # --- the zygote
 
 
 class Zygote:
     """Forks on request. `run` returns only in a child, with its number; in the zygote it ends the process."""
 
-    def __init__(self, control: socket.socket, parent: int) -> None:
+    def __init__(self, control: socket.socket, parent: int, confinement: Mapping[str, Any]) -> None:
         self.control = control
         self.parent = parent
+        sandbox = _load_sandbox()
+        self.enclosure = sandbox.Enclosure(_libc, confinement["hidden"], confinement["interpreter"])
+        self.census = sandbox.Census(confinement["processes"])
+        sandbox.stay_responsive()
+        sandbox.harden(_libc, confinement["memory_bytes"])
+        self.causes: dict[int, str] = {}  # number -> why the child had to be ended
         self.pid = os.getpid()
         self.children: dict[int, int] = {}  # pid -> number
         self.dying: dict[int, tuple[int, int, float]] = {}  # pid of a reaped leader -> (number, wait status, patience)
@@ -114,8 +143,9 @@ class Zygote:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if os.getppid() != self.parent:
             self.end()
+        _keep_freed_buffers()
         self.freeze()
-        self.tell(op="ready", pid=os.getpid(), version=sys.version.split()[0])
+        self.tell(op="ready", pid=os.getpid(), version=sys.version.split()[0], landlock=self.enclosure.abi)
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake_read, select.POLLIN)
@@ -127,13 +157,15 @@ class Zygote:
 
     def serve(self, poll: select.poll) -> int:
         while True:
-            ready = poll.poll(DYING_POLL_S * 1000 if self.dying else None)
+            ready = poll.poll((DYING_POLL_S if self.dying else CENSUS_INTERVAL_S) * 1000)
             for fd, _ in ready:
                 if fd == self.wake_read.fileno():
                     self.drain_wakeups()
                 elif (number := self.request()) is not None:
                     return number
             self.reap()
+            if not ready and self.census.due():
+                self.thin_out()
 
     @staticmethod
     def freeze() -> None:
@@ -237,21 +269,43 @@ class Zygote:
             left = _group_exists(pid) or self.kill_strays(number)
             if not left or time.monotonic() > until:
                 del self.dying[pid]
-                self.tell(op="exited", number=number, pid=pid, code=_exit_code(status), left=left)
+                cause = self.causes.pop(number, "")
+                self.tell(op="exited", number=number, pid=pid, code=_exit_code(status), left=left, message=cause)
 
     def kill_strays(self, number: int) -> bool:
         """Kill the descendants of a dead child that left its group: they have become ours. True when there was one."""
         found = False
         for pid in _own_children():
-            if pid in self.children:
+            if pid in self.children or self.owner(pid) != number:
                 continue
             try:
-                if resource.prlimit(pid, resource.RLIMIT_RTTIME)[1] == MARK_BASE + number:
-                    os.kill(pid, signal.SIGKILL)
-                    found = True
-            except (OSError, ValueError):
+                os.kill(pid, signal.SIGKILL)
+                found = True
+            except OSError:
                 continue
         return found
+
+    def owner(self, pid: int) -> int | None:
+        """The number of the child that a child of this process is, or descends from."""
+        if pid in self.children:
+            return self.children[pid]
+        try:
+            return resource.prlimit(pid, resource.RLIMIT_RTTIME)[1] - MARK_BASE
+        except (OSError, ValueError):
+            return None
+
+    def thin_out(self) -> None:
+        """End every child that has too many processes and threads, with all that it started."""
+        for number, pids in self.census.crowded(self.pid, self.owner).items():
+            self.causes[number] = f"it had more than {self.census.maximum} processes and threads"
+            for leader, one in list(self.children.items()):
+                if one == number:
+                    _kill_group(leader)
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    continue
 
     def end(self) -> NoReturn:
         """The Runtime Server is gone: everything below goes too."""
@@ -343,18 +397,26 @@ class Channel:
         meta_end = HEADER.size + meta_size
         missing = meta_end + body_size - len(data)
         if missing:
-            parts = [data]
-            while missing:
-                more = self.socket.recv(min(missing, 1048576))
-                if not more:
-                    return None
-                parts.append(more)
-                missing -= len(more)
-            data = b"".join(parts)
+            whole = bytearray(meta_end + body_size)
+            at = len(data)
+            whole[:at] = data
+            with memoryview(whole) as view:
+                while missing:
+                    size = self.socket.recv_into(view[at:])
+                    if not size:
+                        return None
+                    at += size
+                    missing -= size
+            data = bytes(whole)
         return kind, sequence, data[HEADER.size : meta_end], data[meta_end:]
 
     def send(self, kind: int, sequence: int, meta: bytes = b"", body: bytes = b"") -> None:
-        self.socket.sendall(HEADER.pack(kind, sequence, len(meta), len(body)) + meta + body)
+        head = HEADER.pack(kind, sequence, len(meta), len(body)) + meta
+        if len(body) < INBOX_BYTES:
+            self.socket.sendall(head + body)
+        else:
+            self.socket.sendall(head)
+            self.socket.sendall(body)
 
     def fail(self, kind: int, sequence: int, **meta: str) -> None:
         self.send(kind, sequence, json.dumps(meta).encode())
@@ -411,8 +473,8 @@ def _get_ready() -> None:
     json.JSONDecoder(parse_constant=_refuse_constant).decode(json.dumps({"a": [1.5, None, "x"]}, allow_nan=False))
 
 
-def _prepare(job: dict[str, Any]) -> None:
-    """Environment, folder and limits of this job."""
+def _prepare(job: dict[str, Any], enclosure: Any) -> None:
+    """Environment, folder and limits of this job; from here on nothing is seen of other jobs."""
     for name, (soft, hard) in job["limits"].items():
         which = getattr(resource, name)
         ceiling = resource.getrlimit(which)[1]
@@ -423,6 +485,7 @@ def _prepare(job: dict[str, Any]) -> None:
     os.environ.update(job["env"])
     time.tzset()
     os.chdir(job["root"])
+    enclosure.enter(job["private"], job["readable"])
 
 
 def _prepare_imports(first: list[str]) -> types.ModuleType:
@@ -446,17 +509,38 @@ def _prepare_imports(first: list[str]) -> types.ModuleType:
 class Context:
     """What a handler with a second parameter gets: facts of this one invocation."""
 
-    __slots__ = ("deadline", "invocation_id", "logger", "run", "traceparent")
+    __slots__ = ("artifacts", "deadline", "invocation_id", "logger", "run", "traceparent")
 
-    def __init__(self, meta: bytes, run: Mapping[str, Any], logger: Any) -> None:
+    def __init__(self, meta: bytes, run: Mapping[str, Any], logger: Any, artifacts: Artifacts) -> None:
         self.invocation_id, self.traceparent, deadline = meta.decode().split("\n")
         self.deadline = float(deadline)
         self.run = run
         self.logger = logger
+        self.artifacts = artifacts
 
     def remaining(self) -> float:
         """Seconds until the deadline, never below 0."""
         return max(0.0, self.deadline - time.time())
+
+
+class Artifacts:
+    """`context.artifacts`: files that are stored with the answer, and named in its artifactRefs."""
+
+    __slots__ = ("folder",)
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def put(self, name: str, data: bytes | bytearray | memoryview | str) -> None:
+        """Keep `data` (text as UTF-8) as `name`, a relative path; of one name the last counts. Raises ValueError,
+        OSError."""
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise ValueError(f"{name!r} is no relative path")
+        path = os.path.join(self.folder, *parts)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
 
 
 def _load(root: str, handler: str) -> tuple[Callable[..., Any], bool]:
@@ -569,6 +653,7 @@ def run_function(channel: Channel, job: dict[str, Any], sequence: int) -> int:
     channel.send(STARTED, sequence, json.dumps({"asynchronous": asynchronous}).encode())
     maximum = job["result_max_bytes"]
     run = types.MappingProxyType(job["run"])
+    artifacts = Artifacts(job["artifacts"])
     while True:
         try:
             message = channel.receive()
@@ -582,7 +667,13 @@ def run_function(channel: Channel, job: dict[str, Any], sequence: int) -> int:
         _, sequence, meta, body = message
         try:
             answer = _invoke(
-                function, Context(meta, run, logger) if takes_context else None, body, decode, encode, runner, maximum
+                function,
+                Context(meta, run, logger, artifacts) if takes_context else None,
+                body,
+                decode,
+                encode,
+                runner,
+                maximum,
             )
         except Failure as failure:
             if os.getpid() != owner:
@@ -789,9 +880,10 @@ def run_exec(channel: Channel, job: dict[str, Any], sequence: int) -> int:
         return 127
 
 
-def become(channel: Channel) -> int:
+def become(channel: Channel, enclosure: Any) -> int:
     """Wait for a job, then do it; returns the exit status."""
     _get_ready()
+    enclosure.prepare()
     message = channel.receive()
     if message is None:
         os._exit(0)
@@ -799,7 +891,7 @@ def become(channel: Channel) -> int:
     job = json.loads(meta)
     gc.enable()
     try:
-        _prepare(job)
+        _prepare(job, enclosure)
     except OSError as error:
         channel.fail(FAILED, sequence, reason="RuntimeServerError", message=f"preparing the process: {error}")
         return 1
@@ -812,5 +904,6 @@ def become(channel: Channel) -> int:
 
 
 if __name__ == "__main__":
-    Zygote(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).run()
-    sys.exit(become(Channel()))
+    _zygote = Zygote(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), json.loads(os.environ["CONFINEMENT"]))
+    _zygote.run()
+    sys.exit(become(Channel(), _zygote.enclosure))

@@ -36,6 +36,14 @@ def invoke(sequence: int, meta: bytes, body: bytes) -> bytes:
     return b"".join((HEADER.pack(INVOKE, sequence, len(meta), len(body)), meta, body))
 
 
+def missing(data: bytes) -> int:
+    """How many bytes the message that begins with `data` still lacks, as far as its header says; at least 1."""
+    if len(data) < HEADER.size:
+        return 1
+    _, _, meta_size, body_size = HEADER.unpack_from(data)
+    return HEADER.size + int(meta_size) + int(body_size) - len(data)
+
+
 def decode(data: bytes) -> tuple[Message, int] | None:
     """The first message of `data` and its size, or None when it is not whole. Raises ChannelBroken."""
     if len(data) < HEADER.size:

@@ -22,7 +22,7 @@ class Child:
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
         self._loop = loop
-        self._outgoing = b""
+        self._outgoing: list[bytes | memoryview] = []
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.failure = ""
@@ -53,18 +53,24 @@ class Child:
                 return
             if sent == len(data):
                 return
-            data = data[sent:]
             self._loop.add_writer(self.channel, self._writable)
-        self._outgoing += data
+            self._outgoing.append(memoryview(data)[sent:])
+        else:
+            self._outgoing.append(data)
 
     def _writable(self) -> None:
+        data = self._outgoing[0]
         try:
-            sent = self.channel.send(self._outgoing)
+            sent = self.channel.send(data)
         except BlockingIOError:
             return
         except OSError:
-            sent = len(self._outgoing)
-        self._outgoing = self._outgoing[sent:]
+            self._outgoing = [data]
+            sent = len(data)
+        if sent < len(data):
+            self._outgoing[0] = memoryview(data)[sent:]
+            return
+        del self._outgoing[0]
         if not self._outgoing:
             self._loop.remove_writer(self.channel)
 

@@ -57,6 +57,11 @@ class Folders(msgspec.Struct, frozen=True):
         """Those that this server makes, and removes at release."""
         return self.home, self.tmp, self.calls
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Those in which the user's code of this epoch, and no other's, does what it likes."""
+        return tuple(str(folder) for folder in (self.source, *self.private))
+
 
 def user_environment(epoch: Epoch, folders: Folders, env: Mapping[str, str], **more: str) -> dict[str, str]:
     """R8: PATH, HOME, TMPDIR, LANG, KRUNTIME_*, then the Run's own, which may set any of them."""

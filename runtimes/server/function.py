@@ -24,7 +24,7 @@ from runtimes.contract.mux import CallError
 from runtimes.server.environment import remove_folders
 from runtimes.server.language import Call, FunctionSpec, Language, Worker
 from runtimes.server.logs import RunLog
-from runtimes.server.pool import Pool
+from runtimes.server.pool import Pool, Wear
 from runtimes.server.spawner import Spawner
 
 State = Literal["loading", "ready", "closing", "lost"]
@@ -43,6 +43,7 @@ class Function:
         language: Language,
         spawner: Spawner,
         log: RunLog,
+        wear: Wear,
         on_gone: Callable[[Function], None],
     ) -> None:
         self.spec = spec
@@ -61,7 +62,9 @@ class Function:
         self._idle_timeout_s = None if idle_timeout_ms is None else idle_timeout_ms / 1000
         self._log = log
         self._on_gone = on_gone
-        self._pool = Pool(spec=spec, size=concurrency, language=language, spawner=spawner, log=log, owner=self)
+        self._pool = Pool(
+            spec=spec, size=concurrency, language=language, spawner=spawner, log=log, owner=self, wear=wear
+        )
         self._waiting: deque[Call] = deque()
         self._deadlines: Deadlines[Call] = Deadlines(loop, self._deadline_passed)
         self._idle_since = time.monotonic()

@@ -19,6 +19,8 @@ from typing import Final, Protocol
 import msgspec
 
 from runtimes.contract.messages import Epoch, ErrorHead
+from runtimes.contract.mux import CallError
+from runtimes.server.artifacts import ArtifactsFolder
 from runtimes.server.child import Child
 from runtimes.server.environment import Folders
 from runtimes.server.logs import Capture, RunLog
@@ -39,7 +41,10 @@ class FunctionSpec(msgspec.Struct, frozen=True):
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
-    """What a task's process is started with. `outputs` is the file behind $KRUNTIME_OUTPUTS."""
+    """What a task's process is started with.
+
+    `outputs` is the file behind $KRUNTIME_OUTPUTS, `artifacts` the folder behind $KRUNTIME_ARTIFACTS_DIR.
+    """
 
     epoch: Epoch
     entrypoint: str
@@ -47,6 +52,7 @@ class TaskSpec(msgspec.Struct, frozen=True):
     folders: Folders
     env: Mapping[str, str]
     outputs: Path
+    artifacts: ArtifactsFolder
 
 
 class Call:
@@ -55,6 +61,7 @@ class Call:
 
     __slots__ = (
         "answer",
+        "artifacts",
         "body",
         "deadline",
         "invocation_id",
@@ -83,6 +90,8 @@ class Call:
         self.overdue = False
         """Its deadline has passed and its worker is being killed."""
         self.worker: Worker | None = None
+        self.artifacts = ""
+        """Name of the folder that its files were moved to."""
         self.started_us = 0
         """When a worker got it; monotonic, microseconds (the loop's clock only moves between callbacks)."""
 
@@ -112,11 +121,14 @@ class Worker(abc.ABC):
         self.broken = False
         self.calls = 0
         self.born = time.monotonic()
+        self.looked_at = 0.0
+        """When its owner last looked whether it is worn."""
         self.call: Call | None = None
         self._listener = listener
         self._spawner = spawner
         self._loop = asyncio.get_running_loop()
         self._failed = False
+        self.artifacts = _artifacts_folder(spec.folders)
         self.child = child = spawner.take()
         child.on_exit = self._exited
         self._stdout = Capture(self._loop, child.stdout, "stdout", log)
@@ -216,7 +228,22 @@ class Worker(abc.ABC):
             return
         self._finish_output()
         self.call = None
-        self._listener.worker_answered(self, call, body, error)
+        if self.artifacts.touched:
+            error = self._take_artifacts(call, error)
+        self._listener.worker_answered(self, call, None if error is not None else body, error)
+
+    def _take_artifacts(self, call: Call, error: ErrorHead | None) -> ErrorHead | None:
+        """What the call put into its folder goes with its answer; what a failed one left goes away."""
+        try:
+            taken = self.artifacts.take()
+        except OSError as broken:
+            message = f"the call's artifacts cannot be handed over: {broken.strerror}"
+            return error or ErrorHead(reason="ArtifactUploadFailed", message=message)
+        if error is None:
+            call.artifacts = taken
+        elif taken:
+            self._loop.run_in_executor(None, self.artifacts.discard, taken)
+        return error
 
     # Bytes and the end.
 
@@ -249,6 +276,7 @@ class Worker(abc.ABC):
         if not self.ready and not self._failed and not self.killed:
             self._listener.worker_failed(self, self.died_before_start(child, stderr))
         self.cleanup()
+        self.artifacts.remove()
         self._listener.worker_ended(self)
 
     def _more(self) -> bool:
@@ -256,6 +284,16 @@ class Worker(abc.ABC):
             return bool(self.child.channel.recv(1, socket.MSG_PEEK))
         except OSError:
             return False  # Nothing, or it is closed.
+
+
+def _artifacts_folder(folders: Folders) -> ArtifactsFolder:
+    folder = ArtifactsFolder(folders)
+    try:
+        folder.create()
+    except OSError as error:
+        message = f"the worker's folder cannot be made: {error.strerror}"
+        raise CallError(ErrorHead(reason="RuntimeServerError", message=message)) from error
+    return folder
 
 
 class Language(Protocol):

@@ -19,6 +19,7 @@ import msgspec
 from runtimes.contract.limits import (
     LOG_INVOCATION_MAX_BYTES,
     LOG_LINE_MAX_BYTES,
+    LOG_RECORD_BYTES,
     LOG_RUN_MAX_BYTES,
     LOGS_MAX_COUNT,
     LOGS_TOTAL_MAX_BYTES,
@@ -66,6 +67,9 @@ class RunLog:
             long = len(line) > LOG_LINE_MAX_BYTES
             text = line[:LOG_LINE_MAX_BYTES].decode("utf-8", "replace")
             records.append(_encode(LogLine(now, stream, invocation, self.attempt, text, cut or long)))
+            if long:
+                notice = f"[cut: a line of more than {LOG_LINE_MAX_BYTES} bytes on {stream}]"
+                records.append(_encode(LogLine(now, "system", invocation, self.attempt, notice, True)))
         records.append(b"")
         data = b"\n".join(records)
         try:
@@ -81,10 +85,16 @@ class RunLog:
 
     def _open(self, *, rotate: bool) -> None:
         self.close()
+        older = self._path.with_suffix(".1.ndjson")
+        lost = rotate and older.exists()
         if rotate:
-            self._path.replace(self._path.with_suffix(".1.ndjson"))
+            self._path.replace(older)
         self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._fd).st_size
+        if lost:
+            notice = f"[cut: older lines are gone, a Run keeps {LOG_RUN_MAX_BYTES} to {2 * LOG_RUN_MAX_BYTES} bytes]"
+            record = _encode(LogLine(_timestamp(), "system", "", self.attempt, notice, True))
+            self._size += os.write(self._fd, record + b"\n")
 
     def close(self) -> None:
         if self._fd is not None:
@@ -177,16 +187,16 @@ class Capture:
         """Log whole lines under the current invocation, as far as its budget goes."""
         if self._budget <= 0:
             return
-        size = sum(map(len, lines)) + len(lines)
+        size = sum(map(len, lines)) + len(lines) * LOG_RECORD_BYTES
         if size <= self._budget:
             self._budget -= size
             self._log.write(self._stream, self._invocation, lines)
             return
         kept = []
         for line in lines:
-            if len(line) >= self._budget:
+            if len(line) + LOG_RECORD_BYTES > self._budget:
                 break
-            self._budget -= len(line) + 1
+            self._budget -= len(line) + LOG_RECORD_BYTES
             kept.append(line)
         self._budget = 0
         self._log.write(self._stream, self._invocation, kept)

@@ -6,6 +6,7 @@ Started by the node (`krt up`) or as the `runtime` container's command; `python 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import resource
@@ -19,10 +20,24 @@ import uvloop
 
 from runtimes.bash.adapter import Bash
 from runtimes.contract import jsonlog
-from runtimes.contract.endpoint import Server
+from runtimes.contract.endpoint import Server, peer_credentials
+from runtimes.contract.memory import keep_freed_buffers
+from runtimes.contract.mux import Connection
 from runtimes.python.adapter import Python
+from runtimes.server.confinement import (
+    MIB,
+    WORKER_MEMORY_MIN_BYTES,
+    WORKER_PROCESSES_DEFAULT,
+    WORKER_PROCESSES_MIN,
+    Confinement,
+    default_memory_bytes,
+    hidden_folders,
+    is_below,
+    isolation,
+)
 from runtimes.server.environment import remove_leftovers
 from runtimes.server.language import Language
+from runtimes.server.pool import WORKER_AGE_MAX_S, WORKER_CALLS_MAX, WORKER_RSS_MAX_BYTES, Wear
 from runtimes.server.service import Service
 from runtimes.server.spawner import Spawner
 
@@ -35,6 +50,7 @@ OWNER_CLOSES_WITHIN_S: Final = 10.0
 OWNER_LOOK_S: Final = 0.5
 GOODBYE_S: Final = 1.0
 """For the last answers to be read."""
+_PR_SET_DUMPABLE: Final = 4
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -44,6 +60,13 @@ class Config(msgspec.Struct, frozen=True):
     work: Path
     language: str
     interpreter: str
+    memory_bytes: int
+    """Private memory of one process of user code."""
+    processes: int
+    """Processes and threads of one worker or task."""
+    wear: Wear
+    hidden: tuple[str, ...]
+    """Folders that user code sees nothing of, beside those that follow from the rest."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Config:
@@ -54,6 +77,14 @@ class Config(msgspec.Struct, frozen=True):
             work=Path(environ.get("KRUNTIMES_WORK_DIR", "/work")),
             language=language,
             interpreter=environ.get("KRUNTIMES_INTERPRETER") or ("bash" if language == "bash" else "python3"),
+            memory_bytes=_number(environ, "KRUNTIMES_WORKER_MEMORY_MIB", default_memory_bytes() // MIB) * MIB,
+            processes=_number(environ, "KRUNTIMES_WORKER_PROCESSES", WORKER_PROCESSES_DEFAULT),
+            wear=Wear(
+                calls=_number(environ, "KRUNTIMES_WORKER_CALLS", WORKER_CALLS_MAX),
+                age_s=_number(environ, "KRUNTIMES_WORKER_AGE_SECONDS", int(WORKER_AGE_MAX_S)),
+                rss_bytes=_number(environ, "KRUNTIMES_WORKER_RSS_MIB", WORKER_RSS_MAX_BYTES // MIB) * MIB,
+            ),
+            hidden=tuple(path for path in environ.get("KRUNTIMES_HIDDEN", "").split(os.pathsep) if path),
         )
         config.validate()
         return config
@@ -67,6 +98,27 @@ class Config(msgspec.Struct, frozen=True):
             raise ValueError(f"KRUNTIMES_SOCKET {self.socket} is not in a folder that exists.")
         if len(os.fsencode(self.socket)) > 107:
             raise ValueError(f"KRUNTIMES_SOCKET {self.socket} is longer than the 107 bytes of a socket's path.")
+        if self.memory_bytes < WORKER_MEMORY_MIN_BYTES:
+            raise ValueError(f"KRUNTIMES_WORKER_MEMORY_MIB is at least {WORKER_MEMORY_MIN_BYTES // MIB}.")
+        if self.wear.calls < 1:
+            raise ValueError("KRUNTIMES_WORKER_CALLS is at least 1.")
+        if self.processes < WORKER_PROCESSES_MIN:
+            raise ValueError(f"KRUNTIMES_WORKER_PROCESSES is at least {WORKER_PROCESSES_MIN}.")
+
+    def confinement(self) -> Confinement:
+        return Confinement(
+            hidden=hidden_folders(self.work, self.socket, self.hidden),
+            interpreter=self.language == "python",
+            memory_bytes=self.memory_bytes,
+            processes=self.processes,
+        )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{name} is {text[:64]!r}; it must be a whole number.")
+    return int(text) if text else default
 
 
 async def serve(config: Config) -> None:
@@ -75,15 +127,28 @@ async def serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    _become_unreadable()
     remove_leftovers(config.work)
     language: Language = Bash(config.interpreter) if config.language == "bash" else Python(config.interpreter)
-    spawner = Spawner(language.interpreter)
+    spawner = Spawner(language.interpreter, config.confinement())
     await spawner.start()
-    service = Service(language=language, spawner=spawner, work=config.work)
-    server = Server(service.handle)
+    service = Service(language=language, spawner=spawner, work=config.work, wear=config.wear)
+
+    def refuse_user_code(connection: Connection) -> None:
+        caller = peer_credentials(connection)[0]
+        if caller and is_below(caller, os.getpid()):  # 0: it is in a container whose processes are not seen from here.
+            raise PermissionError("user code may not call the Runtime Server")
+
+    server = Server(service.handle, on_connect=refuse_user_code)
     await server.listen_unix(config.socket, mode=0o660)
     logger.info(
-        "serving", extra={"language": language.name, "interpreter": spawner.version, "instance": service.instance_id}
+        "serving",
+        extra={
+            "language": language.name,
+            "interpreter": spawner.version,
+            "instance": service.instance_id,
+            "isolation": isolation(spawner.landlock_abi).level,
+        },
     )
     await stop.wait()
     logger.info("stopping")
@@ -92,6 +157,11 @@ async def serve(config: Config) -> None:
     await server.drain(timeout=GOODBYE_S)
     await spawner.stop()
     config.socket.unlink(missing_ok=True)
+
+
+def _become_unreadable() -> None:
+    """Requests of all functions are in this memory: no other process of this user may look into it."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 async def owner_has_closed(service: Service, server: Server) -> None:
@@ -114,6 +184,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    keep_freed_buffers()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(config))

@@ -11,6 +11,8 @@ import logging
 import time
 from typing import Final, Protocol
 
+import msgspec
+
 from runtimes.contract.limits import REPLACEMENTS_MAX
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError
@@ -27,13 +29,30 @@ RETRY_DELAY_S: Final = 0.1
 SPARE_IDLE_S: Final = 60.0
 """Workers beyond the first that nobody needed for so long are ended."""
 RECYCLE_CHECK_CALLS: Final = 256
-"""Every so many calls of a worker it is looked at: reading its memory size costs 20 µs."""
+RECYCLE_CHECK_S: Final = 1.0
+"""After its first call, then after so many calls or so long, a worker is looked at: reading its size costs 20 µs."""
 WORKER_CALLS_MAX: Final = 1 << 20
 WORKER_AGE_MAX_S: Final = 24 * 3600.0
 WORKER_RSS_MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Beyond any of these a worker is replaced when it is idle: what leaks slowly is bounded."""
-UNTRIED_DEATHS_MAX: Final = REPLACEMENTS_MAX
-"""Workers in a row that loaded and died without having answered a call: they count as replacements that failed."""
+"""Beyond any of these a worker is replaced when its call is answered: what leaks slowly is bounded."""
+UNTRIED_DEATHS_MAX: Final = 1 + REPLACEMENTS_MAX
+"""Workers in a row that loaded and died without having answered a call: one, and the replacements that failed."""
+UNTRIED_DELAY_S: Final = 0.5
+"""The first of those is replaced at once, the second after this, the third after ten times this: code that dies by
+itself soon after it was loaded costs the API a write now and then, not twenty a second."""
+
+
+class Wear(msgspec.Struct, frozen=True):
+    """When a worker is worn."""
+
+    calls: int = WORKER_CALLS_MAX
+    age_s: float = WORKER_AGE_MAX_S
+    rss_bytes: int = WORKER_RSS_MAX_BYTES
+
+    def reached(self, worker: Worker) -> bool:
+        """Looks at the process."""
+        old = time.monotonic() - worker.born > self.age_s
+        return old or worker.calls >= self.calls or worker.rss_bytes > self.rss_bytes
 
 
 class PoolOwner(Protocol):
@@ -58,7 +77,15 @@ class Pool:
     """At most `size` workers. Implements `language.WorkerListener`."""
 
     def __init__(
-        self, *, spec: FunctionSpec, size: int, language: Language, spawner: Spawner, log: RunLog, owner: PoolOwner
+        self,
+        *,
+        spec: FunctionSpec,
+        size: int,
+        language: Language,
+        spawner: Spawner,
+        log: RunLog,
+        owner: PoolOwner,
+        wear: Wear,
     ) -> None:
         self._spec = spec
         self._size = size
@@ -66,6 +93,7 @@ class Pool:
         self._spawner = spawner
         self._log = log
         self._owner = owner
+        self._wear = wear
         self._loop = asyncio.get_running_loop()
         self._workers: dict[Worker, asyncio.TimerHandle | None] = {}
         self._free: list[Worker] = []
@@ -133,9 +161,12 @@ class Pool:
         extra = {"run": self._spec.epoch.run_uid, "attempt": self._spec.epoch.attempt, "reason": error.reason}
         logger.warning("a worker did not start", extra=extra)
         self._owner.start_failed(error, self._failures)
+        self._wait(RETRY_DELAY_S * 5 ** (self._failures - 1))
+
+    def _wait(self, delay_s: float) -> None:
+        """Start no worker for so long."""
         if not self._finishing and self._retry_timer is None:
-            delay = RETRY_DELAY_S * 5 ** (self._failures - 1)
-            self._retry_timer = self._loop.call_later(delay, self._retry)
+            self._retry_timer = self._loop.call_later(delay_s, self._retry)
 
     def _retry(self) -> None:
         self._retry_timer = None
@@ -166,6 +197,8 @@ class Pool:
             self._free.remove(worker)
             if worker.calls == 0 and time.monotonic() - worker.born < SPARE_IDLE_S:
                 self._untried_deaths += 1
+                if self._untried_deaths > 1:
+                    self._wait(UNTRIED_DELAY_S * 10 ** (self._untried_deaths - 2))
             if self._untried_deaths >= UNTRIED_DEATHS_MAX:
                 message = f"{self._untried_deaths} workers in a row died before their first call"
                 self._owner.start_failed(ErrorHead(reason="WorkerCrashed", message=message), REPLACEMENTS_MAX)
@@ -190,7 +223,7 @@ class Pool:
     # --- recycling
 
     def _release(self, worker: Worker) -> None:
-        if self._finishing or _worn(worker):
+        if self._finishing or self._worn(worker):
             worker.kill()
             self.want(self._wanted)
             return
@@ -199,6 +232,16 @@ class Pool:
         if len(self._free) > 1 and self._spare_timer is None:
             self._spare_timer = self._loop.call_later(SPARE_IDLE_S, self._end_spares, len(self._free) - 1)
 
+    def _worn(self, worker: Worker) -> bool:
+        if worker.calls == 0:
+            return False
+        if worker.calls < self._wear.calls and worker.calls % RECYCLE_CHECK_CALLS:
+            now = time.monotonic()
+            if now - worker.looked_at < RECYCLE_CHECK_S:
+                return False
+            worker.looked_at = now
+        return self._wear.reached(worker)
+
     def _end_spares(self, count: int) -> None:
         """End at most `count` workers, from the bottom of the stack: those have been free since the timer began."""
         self._spare_timer = None
@@ -206,10 +249,3 @@ class Pool:
         spares, self._free = self._free[:count], self._free[count:]
         for worker in spares:
             worker.kill()
-
-
-def _worn(worker: Worker) -> bool:
-    if worker.calls == 0 or worker.calls % RECYCLE_CHECK_CALLS:
-        return False
-    old = time.monotonic() - worker.born > WORKER_AGE_MAX_S
-    return old or worker.calls >= WORKER_CALLS_MAX or worker.rss_bytes > WORKER_RSS_MAX_BYTES

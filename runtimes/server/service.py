@@ -26,11 +26,14 @@ from runtimes.contract.limits import (
 )
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError, Reply, Request, encode_head
+from runtimes.server.artifacts import ArtifactsFolder
 from runtimes.server.checks import check_execute, check_register, printable
+from runtimes.server.confinement import isolation
 from runtimes.server.environment import Folders, boottime_us
 from runtimes.server.function import Function
 from runtimes.server.language import Call, FunctionSpec, Language, TaskSpec
 from runtimes.server.logs import RunLog, prune_logs
+from runtimes.server.pool import Wear
 from runtimes.server.registry import Registry
 from runtimes.server.spawner import Spawner
 from runtimes.server.task import Task
@@ -46,12 +49,13 @@ ZYGOTE_DOWN_MAX_S: Final = 30.0
 class Service:
     """Answers requests (`handle`); holds the registry. One for each Runtime Server."""
 
-    def __init__(self, *, language: Language, spawner: Spawner, work: Path) -> None:
+    def __init__(self, *, language: Language, spawner: Spawner, work: Path, wear: Wear) -> None:
         self.instance_id = secrets.token_hex(16)
         self._started_us = boottime_us()
         self._language = language
         self._spawner = spawner
         self._work = work
+        self._wear = wear
         self._logs = work / "logs"
         self._registry: Registry[Function | Task] = Registry()
         self._functions: dict[str, Function] = {}
@@ -100,6 +104,7 @@ class Service:
                 instance_id=self.instance_id,
                 started_boottime_us=self._started_us,
                 held=held,
+                isolation=isolation(self._spawner.landlock_abi),
             )
         )
 
@@ -150,6 +155,7 @@ class Service:
             language=self._language,
             spawner=self._spawner,
             log=self._log(head.epoch),
+            wear=self._wear,
             on_gone=self._function_gone,
         )
         self._registry.hold(function)
@@ -181,7 +187,8 @@ class Service:
                 request.fail(error)
             else:
                 spent = time.monotonic_ns() // 1000 - call.started_us
-                request.respond(Reply(encode_head({"workerUs": spent}), body or b""))
+                head = {"workerUs": spent, "artifacts": call.artifacts} if call.artifacts else {"workerUs": spent}
+                request.respond(Reply(encode_head(head), body or b""))
 
         function.invoke(Call(head.invocation_id, head.traceparent, request.body or b"{}", deadline, answer))
 
@@ -246,6 +253,7 @@ class Service:
             folders=folders,
             env=head.env,
             outputs=folders.calls / "outputs",
+            artifacts=ArtifactsFolder(folders),
         )
         job = self._language.task_job(spec)
         self._supersede(head.epoch)

@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from runtimes.server.child import Child
+from runtimes.server.confinement import Confinement
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class _Message(msgspec.Struct):
     left: bool = False
     message: str = ""
     version: str = ""
+    landlock: int = 0
 
 
 _decode: Final = msgspec.json.Decoder(_Message).decode
@@ -64,10 +66,18 @@ class Spawner:
     """One zygote and its children. All methods belong to the loop's thread."""
 
     def __init__(
-        self, interpreter: str, *, warm: int = WARM_CHILDREN, environ: Mapping[str, str] | None = None
+        self,
+        interpreter: str,
+        confinement: Confinement,
+        *,
+        warm: int = WARM_CHILDREN,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.interpreter = interpreter
         self.version = ""
+        self.landlock_abi = 0
+        """Of the kernel, as the zygote found it; 0 for none."""
+        self._confinement = msgspec.json.encode(confinement).decode()
         self._warm_wanted = warm
         self._environ = environ if environ is not None else os.environ
         self._loop = asyncio.get_running_loop()
@@ -107,7 +117,7 @@ class Spawner:
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={"PATH": path, "LANG": "C.UTF-8"},
+                    env={"PATH": path, "LANG": "C.UTF-8", "CONFINEMENT": self._confinement},
                     cwd="/",
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
@@ -315,6 +325,7 @@ class Spawner:
         match message.op:
             case "ready":
                 self.version = message.version
+                self.landlock_abi = message.landlock
                 self._restart_delay = RESTART_DELAY_S
                 self._sweep(message.pid)
                 self._down_since = None
@@ -332,7 +343,7 @@ class Spawner:
             case "exited" if child is not None:
                 if message.left:
                     logger.error("processes of a group do not die", extra={"pid": message.pid})
-                self._gone(child, message.code)
+                self._gone(child, message.code, message.message)
             case _:
                 logger.error("the zygote said what nobody understands: %s", message)
 

@@ -69,6 +69,7 @@ class Task:
     async def start(self, job: dict[str, object], timeout: float) -> None:
         """Start the process and return when it runs the user's code. Raises CallError; nothing is left then."""
         self.spec.outputs.touch(mode=0o600)
+        self.spec.artifacts.create()
         self._child = child = self._spawner.take()
         child.on_exit = self._exited
         self._stdout = Capture(self._loop, child.stdout, "stdout", self._log)
@@ -153,13 +154,16 @@ class Task:
             outputs_error = str(error)
         except OSError as error:
             outputs_error = f"$KRUNTIME_OUTPUTS cannot be read: {error.strerror}"
+        artifacts, artifacts_error = self._take_artifacts()
         tail = self._stderr.tail
-        await asyncio.to_thread(remove_folders, self.spec.folders)
+        await asyncio.to_thread(self._remove_folders)
         self._log.close()
         self.result = TaskResult(
             exit_code=child.exit_code if child.exit_code is not None else 128 + signal.SIGKILL,
             outputs=outputs,
             outputs_error=outputs_error,
+            artifacts=artifacts,
+            artifacts_error=artifacts_error,
             stderr_tail=tail,
             started_us=self.started_us,
             finished_us=finished_us,
@@ -170,6 +174,19 @@ class Task:
         if self._error is not None:
             self._on_gone(self)
         self.gone.set_result(None)
+
+    def _take_artifacts(self) -> tuple[str, str]:
+        """Name of the folder with what the task left, or why that cannot be had."""
+        if not self.spec.artifacts.touched:
+            return "", ""
+        try:
+            return self.spec.artifacts.take(), ""
+        except OSError as error:
+            return "", f"the task's artifacts cannot be handed over: {error.strerror}"
+
+    def _remove_folders(self) -> None:
+        self.spec.artifacts.remove()
+        remove_folders(self.spec.folders)
 
     def _read_outputs(self) -> bytes:
         return read_regular_file(self.spec.outputs, OUTPUTS_FILE_MAX_BYTES + 1)

@@ -1,29 +1,32 @@
-"""The command: up, down, status, load, build, component. One line per result, errors as one line on stderr."""
+"""The command line of `scripts/cluster`: one line per result, errors as one line on stderr."""
 
 import argparse
 import fcntl
 import sys
 from collections.abc import Sequence
 
-from clusterlib import binaries, images, machine
+from clusterlib import binaries, chart, images, machine
 from clusterlib.settings import BINARIES, CACHE, IMAGES, KUBECONFIG, ClusterError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 1 it failed or is down."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options, for_helm = parser.parse_known_args(argv)
+    if for_helm and options.command != "install":
+        parser.error(f"unknown arguments: {' '.join(for_helm)}")
     CACHE.mkdir(parents=True, exist_ok=True)
     try:
         with (CACHE / "lock").open("w") as lock:
             if options.command != "status":
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            return _do(options)
+            return _do(options, for_helm)
     except ClusterError as error:
         print(f"scripts/cluster: {error}", file=sys.stderr)
         return 1
 
 
-def _do(options: argparse.Namespace) -> int:
+def _do(options: argparse.Namespace, for_helm: Sequence[str]) -> int:
     match options.command:
         case "up":
             machine.up()
@@ -40,6 +43,10 @@ def _do(options: argparse.Namespace) -> int:
             binaries.ensure(*(name for name in names if name in BINARIES))
             for path in images.build(*(name for name in names if name not in BINARIES)):
                 print(path)
+        case "install":
+            chart.install(for_helm)
+        case "uninstall":
+            chart.uninstall()
         case "component":
             machine.act(options.name, options.action)
     return 0
@@ -55,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("images", nargs="*", metavar="IMAGE")
     build = commands.add_parser("build", help="build the binaries and images that the cache does not have")
     build.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join([*BINARIES, *IMAGES])}")
+    text = "load our images, install or upgrade the chart; what else is given goes to helm, such as --set NAME=VALUE"
+    commands.add_parser("install", help=text)
+    commands.add_parser("uninstall", help="remove the chart's release")
     component = commands.add_parser("component", help="break or mend one component, for tests")
     component.add_argument("name")
     component.add_argument("action", choices=[*machine.ACTIONS, "start"])

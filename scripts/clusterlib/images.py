@@ -6,6 +6,7 @@ archives to the node's containerd.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,12 +29,14 @@ from clusterlib.settings import (
 )
 
 FOLDER: Final = ROOT / "deploy" / "images"
-SOURCES: Final = ("statemachine", "controlplane", "dataplane", "runtimes")
 ARCHIVES: Final = CACHE / "images"
 STORAGE: Final = CACHE / "buildah"
+DRIVER: Final = os.environ.get("STORAGE_DRIVER") or "overlay"  # "vfs" where overlays cannot be stacked, much slower
 BASE_PACKAGES: Final = "python3,ca-certificates"
 CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
 SERVED_TIMEOUT_S: Final = 20.0
+
+_COPIED: Final = re.compile(r"^COPY (?!--)(\S+) ", re.MULTILINE)
 
 _PAUSE: Final = """
 #include <signal.h>
@@ -61,7 +64,7 @@ def reference(name: str) -> str:
 
 def archive(name: str) -> Path:
     """Where the image, as the tree stands now, is or will be."""
-    return ARCHIVES / f"{name}-{_digest(name)}.tar"
+    return ARCHIVES / f"{name}-{digest(name)}.tar"
 
 
 def build(*names: str) -> list[Path]:
@@ -120,16 +123,18 @@ def pause_archive() -> Path:
     return path
 
 
-def _digest(name: str) -> str:
-    """Of the Dockerfile, the lock and every source file that the image may hold."""
-    folder = FOLDER / name
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    for source in SOURCES:
-        files += [path for path in (ROOT / source).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    digest = hashlib.sha256(reference(name).encode())
+def digest(name: str) -> str:
+    """Of the Dockerfile and of everything that it copies from the tree."""
+    dockerfile = FOLDER / name / "Dockerfile"
+    files = {dockerfile}
+    for source in _COPIED.findall(dockerfile.read_text()):
+        for path in ROOT.glob(source):
+            files |= {path} if path.is_file() else {each for each in path.rglob("*") if each.is_file()}
+    summed = hashlib.sha256(reference(name).encode())
     for path in sorted(files):
-        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+        if "__pycache__" not in path.parts:
+            summed.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return summed.hexdigest()[:16]
 
 
 def _bud(name: str, target: Path) -> None:
@@ -174,7 +179,7 @@ def _buildah(*arguments: str, check: bool = True) -> str:
     """buildah with storage of our own, so that nothing of the machine's is touched."""
     if shutil.which("buildah") is None:
         raise ClusterError("building images needs buildah; `apt-get install buildah` brings it")
-    storage = ("--root", str(STORAGE / "root"), "--runroot", str(STORAGE / "run"), "--storage-driver", "vfs")
+    storage = ("--root", str(STORAGE / "root"), "--runroot", str(STORAGE / "run"), "--storage-driver", DRIVER)
     env = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
     done = subprocess.run(
         ["nice", "buildah", *storage, *arguments], env=env, capture_output=True, text=True, check=False

@@ -12,10 +12,14 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+import msgspec
+
+from controlplane.kube.resources import RUNTIMES
 from tests.bench import invoke, lifecycle
 from tests.bench.load import Target
-from tests.e2e.stack import Stack, function
+from tests.e2e.stack import Stack, function, settled
 
 # figure -> (budget, whether more is better)
 BUDGETS: Final[dict[str, tuple[float, bool]]] = {
@@ -29,25 +33,60 @@ BUDGETS: Final[dict[str, tuple[float, bool]]] = {
 }
 
 
-def invoking(stack: Stack, *, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Rows of `invoke.compare` for one and for sixteen callers."""
-    run = function("bench-invoke", invoke.HANDLER, mode={"concurrency": 16})
-    done = stack.krt("run", "-f", "-", "--wait", stdin=json.dumps(run))
+FUNCTIONS: Final = 50
+BIG: Final = b'"' + b"x" * (1024 * 1024 - 64) + b'"'
+"""1 MiB with what the answer puts around it."""
+
+
+def create(stack: Stack, name: str, **mode: Any) -> str:
+    """A Ready function; its URL."""
+    done = stack.krt("run", "-f", "-", "--wait", stdin=json.dumps(function(name, invoke.HANDLER, mode=mode)))
     assert done.code == 0, done.err
-    url = stack.krt("get", "bench-invoke", "-o", "json").json["status"]["endpoint"]["url"]
-    ours = Target(
-        url, b'{"a": 42}', {"Authorization": f"Bearer {stack.token()}"}, str(stack.directory / "pki" / "root.crt")
-    )
+    url: str = stack.krt("get", name, "-o", "json").json["status"]["endpoint"]["url"]
+    return url
+
+
+def invoking(stack: Stack, *, seconds: float, rounds: int, full: bool) -> list[dict[str, Any]]:
+    """Rows of `invoke.compare`: one and sixteen callers; `full` adds 64, big bodies, many functions, the peer hop."""
+    headers, ca = {"Authorization": f"Bearer {stack.token()}"}, str(stack.directory / "pki" / "root.crt")
+    small, rows = b'{"a": 42}', []
+    url = create(stack, "bench-invoke", concurrency=16)
     with tempfile.TemporaryDirectory() as folder:
         framework = invoke.FunctionsFramework(Path(folder))
         try:
             framework.wait()
-            theirs = Target(f"http://127.0.0.1:{framework.port}/", b'{"a": 42}', {})
-            return [
-                invoke.compare(ours, theirs, callers=callers, seconds=seconds, rounds=rounds) for callers in (1, 16)
-            ]
+            their_url = f"http://127.0.0.1:{framework.port}/"
+            ours, theirs = Target(url, small, headers, ca), Target(their_url, small, {})
+            for callers in (1, 16):
+                rows.append(invoke.compare(ours, theirs, callers=callers, seconds=seconds, rounds=rounds))
+            if not full:
+                return rows
+            wide = Target(create(stack, "bench-wide", concurrency=64), small, headers, ca)
+            rows.append(invoke.compare(wide, theirs, callers=64, seconds=seconds, rounds=rounds))
+            big = (Target(url, BIG, headers, ca), Target(their_url, BIG, {}))
+            rows.append(invoke.compare(*big, callers=1, seconds=seconds, rounds=rounds, name="1 MiB each way"))
+            urls = [create(stack, f"bench-many-{number}", concurrency=16) for number in range(FUNCTIONS)]
+            many = Target(urls[0], small, headers, ca, tuple(urls[1:]))
+            rows.append(
+                invoke.compare(many, theirs, callers=16, seconds=seconds, rounds=rounds, name=f"{FUNCTIONS} functions")
+            )
         finally:
             framework.stop()
+    rows.append(asyncio.run(hopping(stack, Target(url, small, headers, ca), seconds=seconds, rounds=rounds)))
+    return rows
+
+
+async def hopping(stack: Stack, target: Target, *, seconds: float, rounds: int) -> dict[str, Any]:
+    """With a second Pod, through a gateway that knows no owner."""
+    done = stack.krt("get", "bench-invoke")
+    assert done.code == 0, done.err
+    async with stack.client() as client, stack.another_gateway(routing="service") as gateway:
+        await client.merge_patch(RUNTIMES, "default", "python", {"spec": {"replicas": 2}})
+        await settled(
+            lambda: client.get(RUNTIMES, "default", "python"), lambda runtime: runtime.status.ready_replicas == 2
+        )
+        there = msgspec.structs.replace(target, url=gateway + urlsplit(target.url).path)
+        return await asyncio.to_thread(invoke.hop, there, seconds=seconds, rounds=rounds)
 
 
 def main() -> int:
@@ -65,7 +104,8 @@ def main() -> int:
             figures["up_ready_s"] = stack.ready_seconds
             figures |= lifecycle.idle(stack.process.pid)
             figures |= asyncio.run(lifecycle.lifecycle(str(stack.kubeconfig)))
-            rows = invoking(stack, seconds=1.5 if options.quick else 5.0, rounds=2 if options.quick else 3)
+            seconds, rounds = (1.5, 2) if options.quick else (5.0, 3)
+            rows = invoking(stack, seconds=seconds, rounds=rounds, full=not options.quick)
         finally:
             stack.stop()
     figures["invoke_p50_ratio"] = rows[0]["ratio"]["p50"]

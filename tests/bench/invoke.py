@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from tests.bench.load import Result, Target, run
+from tests.bench.load import Result, Target, run, run_wrk, wrk_installed
 
 HANDLER = """\
 def invoke(request):
@@ -108,16 +108,19 @@ def best(results: list[Result]) -> Result:
     return min(results, key=lambda result: result.p50_us)
 
 
-def compare(ours: Target, theirs: Target | None, *, callers: int, seconds: float, rounds: int) -> dict[str, Any]:
-    """Alternate rounds of both; the best of each."""
+def compare(
+    ours: Target, theirs: Target | None, *, callers: int, seconds: float, rounds: int, name: str = "small body"
+) -> dict[str, Any]:
+    """Alternate rounds of both; the best of each. wrk calls where it is installed and can."""
     mine: list[Result] = []
     others: list[Result] = []
+    generate = run_wrk if wrk_installed() and not ours.more and len(ours.body) < 4096 else run
     for _ in range(rounds):
-        mine.append(run(ours, callers=callers, seconds=seconds))
+        mine.append(generate(ours, callers=callers, seconds=seconds))
         if theirs is not None:
-            others.append(run(theirs, callers=callers, seconds=seconds))
+            others.append(generate(theirs, callers=callers, seconds=seconds))
     us = best(mine)
-    row: dict[str, Any] = {"callers": callers, "kruntimes": msgspec.to_builtins(us) | {"rps": us.rps}}
+    row: dict[str, Any] = {"name": name, "callers": callers, "kruntimes": msgspec.to_builtins(us) | {"rps": us.rps}}
     if others:
         them = best(others)
         row["functions-framework"] = msgspec.to_builtins(them) | {"rps": them.rps}
@@ -129,7 +132,21 @@ def compare(ours: Target, theirs: Target | None, *, callers: int, seconds: float
     return row
 
 
+def hop(one: Target, *, seconds: float, rounds: int) -> dict[str, Any]:
+    """One caller of a gateway that sends to any Pod: calls that a peer passed on beside those that it did not."""
+    us = best([result for _ in range(rounds) if (result := run(one, callers=1, seconds=seconds)).hops])
+    return {
+        "name": "peer hop",
+        "callers": 1,
+        "kruntimes": msgspec.to_builtins(us) | {"rps": us.rps},
+        "hop": {"local_p50_us": us.p50_us, "p50_us": us.hop_p50_us, "added": us.hop_p50_us / us.p50_us - 1},
+    }
+
+
 def show(row: dict[str, Any]) -> None:
+    print(f"--- {row.get('name', '')}")
+    if "hop" in row:
+        print(f"     a peer hop adds {row['hop']['added']:.2f} of the local p50 ({row['hop']['local_p50_us']:.0f} us)")
     for name in ("kruntimes", "functions-framework"):
         if name in row:
             it = row[name]

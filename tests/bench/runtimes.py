@@ -1,7 +1,9 @@
-"""Measures a Runtime Server at its socket: registration, invoke and task times; prints a line for each.
+"""Measures Runtime Servers at their sockets: registration, invoke and task times, memory, and two ratios, in one run.
 
-Run from the project's root: `python -m tests.bench.runtimes [python|bash] [--interpreter PATH]`. A fresh server is
-started in a temporary folder and stopped at the end. Times are of one caller on an otherwise idle machine.
+Run from the project's root: `python -m tests.bench.runtimes [python|bash] [--interpreter PATH] [--idle N]`; without a
+name both languages. A fresh server is started in a temporary folder and stopped at the end. Times are of one caller.
+Prints each figure that has a budget beside it and ends with 1 when one is missed; a ratio compares calls with processes
+of the same handler that are started in turns with them.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import uvloop
 
+from runtimes.conformance.dialects import BASH, PYTHON, Dialect
 from runtimes.contract import messages as m
-from tests.conformance.dialects import BASH, PYTHON, Dialect
 from tests.conformance.kit import Bench, RuntimeProcess
 
 TASKS = {"python": "print('x')\n", "bash": "echo x\n"}
@@ -41,7 +45,27 @@ async def measure(name: str, count: int, pause: float, once: Callable[[], Awaita
     return median
 
 
-async def run(server: RuntimeProcess, dialect: Dialect) -> None:
+# figure -> (budget, whether more is better)
+BUDGETS: Final[dict[str, tuple[float, bool]]] = {
+    "python_register_p50_ms": (5.0, False),
+    "python_invoke_p50_us": (100.0, False),
+    "python_start_per_invoke": (40.0, True),
+    "python_idle_function_pss_mib": (4.0, False),
+    "bash_register_p50_ms": (50.0, False),
+    "bash_invoke_per_bash_c": (0.6, False),
+}
+ROUNDS: Final = 60
+"""Processes that are started to compare with."""
+CALLS_A_ROUND: Final = {"python": 50, "bash": 2}
+
+PROGRAM: Final = {
+    "python": "import json, sys\nfrom main import invoke\njson.dump(invoke(json.load(sys.stdin)), sys.stdout)\n",
+    "bash": "source ./main.sh; invoke",
+}
+
+
+async def run(server: RuntimeProcess, dialect: Dialect, interpreter: str, idle: int) -> dict[str, float]:
+    """All figures of one language."""
     client = await server.connect()
     bench = Bench(client, server, server.folder)
     await asyncio.sleep(0.3)
@@ -50,12 +74,23 @@ async def run(server: RuntimeProcess, dialect: Dialect) -> None:
     async def register() -> None:
         registrations.append((await bench.register("echo"))[1])
 
-    await measure("register", 100, 0.01, register)
+    name = dialect.name
+    figures = {f"{name}_register_p50_ms": await measure("register", 100, 0.01, register) * 1e3}
     await measure("register, back to back", 50, 0, register)
     head = m.InvokeRequest(registration_id=registrations[0], invocation_id="bench")
-    invoke = await measure(
-        "invoke", 20_000 if dialect is PYTHON else 500, 0, lambda: client.invoke_function(head, b'{"a": 1}', timeout=5)
-    )
+
+    async def invoke() -> None:
+        await client.invoke_function(head, b'{"a": 1}', timeout=5)
+
+    p50 = await measure("invoke", 20_000 if dialect is PYTHON else 500, 0, invoke)
+    if dialect is PYTHON:
+        figures["python_invoke_p50_us"] = p50 * 1e6
+    command = [interpreter or sys.executable, "-c"] if dialect is PYTHON else ["bash", "-c"]
+    call, start = await in_turns(server.folder, dialect, command, invoke)
+    if dialect is PYTHON:
+        figures["python_start_per_invoke"] = start / call
+    else:
+        figures["bash_invoke_per_bash_c"] = call / start
     body = b'"' + b"x" * 100_000 + b'"'
     await measure("invoke, 100 kB each way", 300, 0, lambda: client.invoke_function(head, body, timeout=5))
 
@@ -68,29 +103,39 @@ async def run(server: RuntimeProcess, dialect: Dialect) -> None:
     began = time.perf_counter()
     await asyncio.gather(*(task() for _ in range(100)))
     print(f"{'100 tasks at once':32} {100 / (time.perf_counter() - began):10.1f} a second")
-    if dialect is BASH:
-        compare_with_bash(server.folder, invoke)
-    pss = sum(pss_kib(pid) for pid in children(server.pid))
-    print(
-        f"{'zygote and 150 idle functions':32} {pss / 1024:10.1f} MiB PSS   server {pss_kib(server.pid) / 1024:.1f} MiB"
-    )
+    while len(registrations) < idle:
+        await register()
+    pss = sum(pss_kib(pid) for pid in (server.pid, *children(server.pid))) / 1024
+    print(f"{f'{len(registrations)} idle functions':32} {pss:10.1f} MiB PSS, server and zygote counted")
+    if dialect is PYTHON:
+        figures["python_idle_function_pss_mib"] = pss / len(registrations)
     before = cpu_ticks(server.pid)
     await asyncio.sleep(1)
     print(f"{'idle for a second':32} {cpu_ticks(server.pid) - before:10d} ticks of the server")
     client.close()
+    return figures
 
 
-def compare_with_bash(folder: Path, invoke: float) -> None:
-    """How an invoke compares with `bash -c` of the same handler."""
-    script = folder / "compare.sh"
-    script.write_text(BASH.functions["echo"] + "invoke\n")
-    times = []
-    for _ in range(100):
+async def in_turns(
+    folder: Path, dialect: Dialect, command: list[str], invoke: Callable[[], Awaitable[object]]
+) -> tuple[float, float]:
+    """Medians of an invoke, and of a process that is started for the same call, in seconds."""
+    (folder / dialect.file()).write_text(dialect.functions["echo"])
+    command = [*command, PROGRAM[dialect.name]]
+    calls, starts = [], []
+    for _ in range(ROUNDS):
         began = time.perf_counter()
-        subprocess.run(["bash", str(script)], input=b'{"a": 1}', stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - began)
-    median = statistics.median(times)
-    print(f"{'bash FILE':32} p50 {median * 1e6:10.1f} us   invoke is {invoke / median:.2f} of it")
+        subprocess.run(  # noqa: ASYNC221 - nothing else is to run meanwhile
+            command, input=b'{"a": 1}', stdout=subprocess.DEVNULL, check=True, cwd=folder
+        )
+        starts.append(time.perf_counter() - began)
+        for _ in range(CALLS_A_ROUND[dialect.name]):
+            began = time.perf_counter()
+            await invoke()
+            calls.append(time.perf_counter() - began)
+    call, start = statistics.median(calls), statistics.median(starts)
+    print(f"{'a process for each call':32} p50 {start * 1e6:10.1f} us   invoke {call * 1e6:.1f} us in turns with it")
+    return call, start
 
 
 def children(pid: int) -> list[int]:
@@ -108,22 +153,40 @@ def cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("language", nargs="?", choices=["python", "bash"], default="python")
-    parser.add_argument("--interpreter", default="")
-    options = parser.parse_args()
-    dialect = PYTHON if options.language == "python" else BASH
+def measured(dialect: Dialect, interpreter: str, idle: int) -> dict[str, float]:
+    """Start a server of the language, measure, stop it."""
+    print(f"--- {dialect.name}")
     folder = Path(tempfile.mkdtemp(prefix="kr-"))
-    server = RuntimeProcess(dialect, folder, options.interpreter)
+    server = RuntimeProcess(dialect, folder, interpreter)
     server.start()
     try:
-        uvloop.run(run(server, dialect))
+        return uvloop.run(run(server, dialect, interpreter, idle))
     finally:
         server.stop()
         shutil.rmtree(folder)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Measure and compare with the budgets."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("language", nargs="?", choices=["python", "bash"])
+    parser.add_argument("--interpreter", default="")
+    parser.add_argument("--idle", type=int, default=150, help="idle functions whose memory is measured, at least 150")
+    options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    main()
+    figures: dict[str, float] = {}
+    for dialect in (PYTHON, BASH):
+        if options.language in (None, dialect.name):
+            interpreter = options.interpreter if dialect is PYTHON else ""
+            figures |= measured(dialect, interpreter, options.idle if dialect is PYTHON else 0)
+    missed = 0
+    for name, value in figures.items():
+        budget, more = BUDGETS[name]
+        good = value >= budget if more else value <= budget
+        missed += not good
+        print(f"{name:32} {value:10.2f}   {'at least' if more else 'at most'} {budget:g}{'' if good else '   MISSED'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.dialects import BASH, PYTHON, Dialect
+from runtimes.conformance.dialects import BASH, PYTHON, Dialect
 from tests.conformance.kit import Bench, RuntimeProcess
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from controlplane.kube.types import Pod, RuntimeObject
+from controlplane.kube.types_runtime import ArtifactStoreObject, GitCredentialObject, GitObject
 from controlplane.runtimecontroller.objects import wanted_objects
 from controlplane.runtimecontroller.status import RuntimeReason, Trouble, shown_status, wanted_status
 from controlplane.runtimecontroller.template import problems
@@ -63,6 +64,60 @@ def test_the_template_of_the_user_is_not_changed_in_place():
     before = json.dumps(RICH)
     rendered(with_template(RICH))
     assert json.dumps(RICH) == before
+
+
+STORES: list[tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = [
+    (
+        {"filesystem": {"path": "/data/a/"}},
+        {"KRUNTIMES_ARTIFACTS_URI": "file:///data/a", "KRUNTIMES_ARTIFACTS_DIR": "/var/lib/kruntimes/artifacts"},
+        {"hostPath": {"path": "/data/a/", "type": "DirectoryOrCreate"}},
+    ),
+    (
+        {"filesystem": {"volumeClaimName": "claim"}},
+        {"KRUNTIMES_ARTIFACTS_URI": "file://claim"},
+        {"persistentVolumeClaim": {"claimName": "claim"}},
+    ),
+    (
+        {"s3": {"bucket": "b", "prefix": "/p/", "endpoint": "https://s3.example.com", "credentialsSecretName": "keys"}},
+        {
+            "KRUNTIMES_ARTIFACTS_URI": "s3://b/p",
+            "KRUNTIMES_ARTIFACTS_ENDPOINT": "https://s3.example.com",
+            "KRUNTIMES_ARTIFACTS_CREDENTIALS_DIR": "/var/run/secrets/kruntimes-artifacts",
+        },
+        {"secret": {"secretName": "keys"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("store", "expected", "volume"), STORES)
+def test_runtimed_alone_is_told_of_the_artifact_store(
+    store: dict[str, Any], expected: dict[str, str], volume: dict[str, Any]
+):
+    plain = runtime_object("python")
+    runtime = msgspec.convert(msgspec.to_builtins(plain), RuntimeObject)
+    spec = msgspec.structs.replace(runtime.spec, artifact_store=msgspec.convert(store, ArtifactStoreObject))
+    pod = wanted_objects(msgspec.structs.replace(runtime, spec=spec), SETTINGS)[-1].body["spec"]["template"]["spec"]
+    daemon, user = pod["initContainers"][0], pod["containers"][0]
+    env = {variable["name"]: variable.get("value") for variable in daemon["env"]}
+    assert env | expected == env and env["KRUNTIMES_ARTIFACTS_KEY"] == "default/python-uid-runtime-python"
+    [mounted] = [v for v in pod["volumes"] if v["name"].startswith("kruntimes-artifacts")]
+    assert mounted | volume == mounted
+    assert mounted["name"] in {mount["name"] for mount in daemon["volumeMounts"]}
+    assert mounted["name"] not in {mount["name"] for mount in user["volumeMounts"]}
+    assert not any(name["name"].startswith("KRUNTIMES_ARTIFACTS") for name in user.get("env", ()))
+
+
+def test_git_credentials_are_mounted_by_host_for_runtimed_alone():
+    runtime = runtime_object("python")
+    git = GitObject(credentials=(GitCredentialObject(host="git.example.com:8443", secret_name="s"),))
+    spec = msgspec.structs.replace(runtime.spec, git=git)
+    pod = wanted_objects(msgspec.structs.replace(runtime, spec=spec), SETTINGS)[-1].body["spec"]["template"]["spec"]
+    env = {variable["name"]: variable.get("value") for variable in pod["initContainers"][0]["env"]}
+    assert env["KRUNTIMES_GIT_HOSTS"] == "git.example.com:8443"
+    [volume] = [v for v in pod["volumes"] if v["name"] == "kruntimes-git-credentials"]
+    [source] = volume["projected"]["sources"]
+    assert source["secret"]["optional"] and source["secret"]["items"][0] == {"key": "username", "path": "0/username"}
+    assert volume["name"] not in {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
 
 
 def test_user_code_gets_no_credential():

@@ -256,15 +256,16 @@ class Chaos:
         while True:
             try:
                 found = {r.metadata.name: r for r in (await self.client.list(RUNS, "default")).items}
+                pods = {pod.metadata.uid for pod in (await self.client.list(PODS, "default")).items}
             except KubeError as error:
                 astray = [f"the API does not answer: {error}"]
             else:
-                astray = [text for one in self.made if (text := self._astray(one, found.get(one.name)))]
+                astray = [text for one in self.made if (text := self._astray(one, found.get(one.name), pods))]
             if not astray or time.monotonic() > deadline:
                 return astray
             await asyncio.sleep(0.25)
 
-    def _astray(self, one: Made, run: Any) -> str:
+    def _astray(self, one: Made, run: Any, pods: set[str]) -> str:
         if run is None:
             return "" if one.deleted else f"{one.name} ({one.kind}) is gone, and nobody deleted it"
         ends = one.ends | ({"Cancelled"} if one.cancelled else set())
@@ -273,7 +274,8 @@ class Chaos:
         shown = f"{one.name} ({one.kind}) is {run.status.phase}/{run.status.reason}: {run.status.message}"
         if one.deleted or run.status.phase not in ends:
             return f"{shown}, attempt {run.status.attempt}, {one}"
-        if run.status.phase != "Ready" and run.metadata.finalizers:
+        # An owner that died between the result and its last write leaves the finalizer: deletion takes it off.
+        if run.status.phase != "Ready" and run.metadata.finalizers and run.status.assigned_pod_uid in pods:
             return f"{shown}, and keeps its finalizer"
         ready = next((c for c in run.status.conditions if c.type == "Ready"), None)
         if run.status.phase == "Ready" and (ready is None or ready.status != "True"):

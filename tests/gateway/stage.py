@@ -218,7 +218,7 @@ class Stage:
         self.ready = True
         self.metrics = Metrics(self.clock)
         self.site = Site(self.invoker, self.metrics, ready=lambda: self.ready)
-        self.front = Front(self.site.answer, self.clock)
+        self.front = Front(self.site.answer, self.clock, on_answer=self.site.count)
         self.port = 0
         self.clients: list[Client] = []
 

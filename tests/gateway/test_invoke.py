@@ -220,3 +220,11 @@ async def test_health_pages_answer_get_and_head(gateway: Stage) -> None:
     gateway.ready = False
     assert (await client.request("GET", "/readyz", b"")).status == 503
     assert (await client.request("GET", "/livez", b"")).status == 200
+
+
+async def test_health_pages_are_read_and_nothing_else(gateway: Stage) -> None:
+    client = await gateway.client()
+    for method in ("POST", "TRACE", "DELETE"):
+        response = await client.request(method, "/livez", b"")
+        assert (response.status, response.reason) == (405, "MethodNotAllowed")
+        assert response.headers["allow"] == "GET, HEAD"

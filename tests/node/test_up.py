@@ -140,11 +140,12 @@ def krt(tmp_path: Path) -> Iterator[Krt]:
 
 
 def test_the_system_drains_is_taken_up_again_and_leaves_nothing_when_killed(krt: Krt, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()  # Before the Runtimes start: what is made later beside the data directory is hidden.
     process = krt.up()
     krt.function("fn")
     status = krt.status()
     assert status["health"] == "ok"
-    assert status["isolation"]["level"] == "process"
+    assert status["isolation"]["level"] in ("process", "sandbox")
     names = {p["name"].split("/")[-1] for p in status["processes"]}
     assert names == {"parent", "supervisor", "apiserver", "controlplane", "gateway", "node", "runtimed", "runtime"}
     pids = krt.pids()
@@ -167,8 +168,8 @@ def test_the_system_drains_is_taken_up_again_and_leaves_nothing_when_killed(krt:
     assert restarts == {1}
 
     pids = krt.pids()
-    stray = krt.invoke("fn", leave=str(tmp_path / "stray"))["pid"]
-    daemon = int(until(lambda: (tmp_path / "stray").exists() and (tmp_path / "stray").read_text()))
+    stray = krt.invoke("fn", leave=str(tmp_path / "out/stray"))["pid"]
+    daemon = int(until(lambda: (tmp_path / "out/stray").exists() and (tmp_path / "out/stray").read_text()))
     assert alive(stray, daemon) == [stray, daemon]
     process.kill()
     process.wait()

@@ -15,6 +15,7 @@ import msgspec
 from controlplane.kube.clock import SystemClock
 from controlplane.kube.resources import PODS, RUNS, RUNTIMES
 from controlplane.pki import names
+from dataplane.runtimed.artifactstore import StoreConfig
 from dataplane.runtimed.daemon import Daemon
 from dataplane.runtimed.serving import Serving, admission
 from dataplane.runtimed.view import NoJournal
@@ -24,7 +25,7 @@ from dataplane.wire.messages import METHOD_INVOKE, InvokeReply, InvokeRequest
 from dataplane.wire.pool import Peer, Pool
 from runtimes.contract.client import RuntimeClient
 from runtimes.contract.endpoint import Server
-from tests.kit.builders import assigned, function_run, runtime_object, runtime_pod
+from tests.kit.builders import assigned, function_run, runtime_object, runtime_pod, task_run
 from tests.kit.fakekube import FakeKube
 from tests.kit.waiting import eventually
 from tests.runtimed.fakes import NAMESPACE, Emitted, config
@@ -45,7 +46,11 @@ class StackPod:
         work = stack.folder / self.uid
         work.mkdir()
         self.config = msgspec.structs.replace(
-            config(work, self.uid, self.name), pod_ip=self.ip, port=stack.port, socket=work / "s"
+            config(work, self.uid, self.name),
+            pod_ip=self.ip,
+            port=stack.port,
+            socket=work / "s",
+            artifacts=stack.artifacts,
         )
         self.events = Emitted()
         self.process: asyncio.subprocess.Process | None = None
@@ -121,8 +126,9 @@ class StackPod:
 class Stack:
     """The API, the installation's CA, and a gateway's pool."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, artifacts: StoreConfig | None = None) -> None:
         self.folder = folder
+        self.artifacts = artifacts
         self.kube = FakeKube()
         self.installation = Installation(folder / "pki")
         with socket.socket() as probe:
@@ -144,6 +150,16 @@ class Stack:
         status = assigned("Scheduled", pod=pod.name, pod_uid=pod.uid)
         source = {"inlinePath": "main.py", "inline": inline}
         self.kube.seed(RUNS, function_run(name, spec={"source": source} | spec, status=status))
+
+    def seed_task(self, name: str, pod: StackPod, *, inline: str, **spec: Any) -> None:
+        """A task that the scheduler has bound to this Pod."""
+        status = assigned("Scheduled", pod=pod.name, pod_uid=pod.uid)
+        self.kube.seed(RUNS, task_run(name, spec={"source": {"inline": inline}} | spec, status=status))
+
+    def status(self, name: str) -> dict[str, Any]:
+        """The status as the API holds it."""
+        found: dict[str, Any] = self.kube.store.objects[(RUNS.plural, NAMESPACE, name)]["status"]
+        return found
 
     def phase(self, name: str) -> str:
         obj = self.kube.store.objects.get((RUNS.plural, NAMESPACE, name))
@@ -176,9 +192,9 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(folder: Path, pods: int = 1) -> AsyncIterator[Stack]:
+async def running(folder: Path, pods: int = 1, *, artifacts: StoreConfig | None = None) -> AsyncIterator[Stack]:
     """A stack with that many Pods."""
-    stack = Stack(folder)
+    stack = Stack(folder, artifacts)
     try:
         for _ in range(pods):
             await stack.add_pod()

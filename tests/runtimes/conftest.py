@@ -15,6 +15,9 @@ from tests.conformance.kit import Bench, RuntimeProcess
 
 OTHER_INTERPRETERS = [Path(f"/root/.pyenv/versions/{version}/bin/python3") for version in ("3.9.18", "3.13.0")]
 
+BASE_INTERPRETER: str = getattr(sys, "_base_executable", sys.executable)
+"""The one below the tests' virtual environment, which has this project installed."""
+
 
 def _serve(dialect: Dialect, interpreter: str) -> Iterator[RuntimeProcess]:
     folder = Path(tempfile.mkdtemp(prefix="kr-"))
@@ -27,8 +30,7 @@ def _serve(dialect: Dialect, interpreter: str) -> Iterator[RuntimeProcess]:
 
 @pytest.fixture(scope="session")
 def python_server() -> Iterator[RuntimeProcess]:
-    # The one below the tests' virtual environment, which has this project installed.
-    yield from _serve(PYTHON, getattr(sys, "_base_executable", sys.executable))
+    yield from _serve(PYTHON, BASE_INTERPRETER)
 
 
 @pytest.fixture(scope="session", params=OTHER_INTERPRETERS, ids=lambda path: path.parent.parent.name)

@@ -50,6 +50,8 @@ def test_a_server_that_cannot_serve_says_why_in_one_line(
 async def test_told_to_stop_it_serves_until_its_owner_has_closed_everything(tmp_path: Path) -> None:
     folder = tmp_path / "w"
     folder.mkdir()
+    marks = tmp_path / "marks"  # There when the server starts: what is made later beside its folder is hidden.
+    marks.mkdir()
     server = RuntimeProcess(PYTHON, folder)
     server.start()
     bench = Bench(await server.connect(), server, tmp_path)
@@ -57,7 +59,7 @@ async def test_told_to_stop_it_serves_until_its_owner_has_closed_everything(tmp_
     assert server.process is not None
     server.process.terminate()
     await until(lambda: "stopping" in (folder / "server.log").read_text(), "it knows that it is to stop")
-    started, end = tmp_path / "started", tmp_path / "until"
+    started, end = marks / "started", marks / "until"
     call = asyncio.create_task(bench.invoke(registration, {"started": str(started), "until": str(end)}))
     await until(started.exists, "a call was still taken")
     reply = await bench.unregister(epoch, wait_ms=0)

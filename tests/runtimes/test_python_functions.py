@@ -423,11 +423,19 @@ async def test_a_deleted_working_directory_harms_only_itself(python: Bench) -> N
     source = """
         import os, shutil
         def invoke(request):
-            shutil.rmtree(os.getcwd())
-            return {"outputs": {"gone": not os.path.exists(__file__)}}
+            shutil.rmtree(".", ignore_errors=True)
+            os.makedirs(os.environ["HOME"] + "/here", exist_ok=True)
+            os.chdir(os.environ["HOME"] + "/here")
+            os.rmdir(os.environ["HOME"] + "/here")
+            try:
+                where = os.getcwd()
+            except FileNotFoundError:
+                where = None
+            return {"outputs": {"gone": not os.path.exists(__file__) and where is None}}
     """
     registration = await load(python, source)
-    assert await python.invoke(registration) == {"outputs": {"gone": True}}
+    for _ in range(2):
+        assert await python.invoke(registration) == {"outputs": {"gone": True}}
 
 
 async def test_multiprocessing_works_by_spawn_and_fork(python: Bench) -> None:
@@ -502,3 +510,19 @@ async def test_other_interpreters_serve_the_same(other_python: Bench) -> None:
     assert "ValueError: why" in caught[0].message
     _, result = await other_python.run("outputs", "3")
     assert result.exit_code == 3 and result.outputs == {"b": "x\ny", "a": "2"}
+
+
+async def test_code_that_dies_by_itself_after_loading_is_started_ever_more_slowly(python: Bench, tmp_path: Any) -> None:
+    births = tmp_path / "births"
+    await load(
+        python,
+        f"""
+        import os, threading
+        open({str(births)!r}, "a").write(".")
+        threading.Timer(0.02, os._exit, (1,)).start()
+        def invoke(request): return {{"outputs": {{}}}}
+        """,
+    )
+    await until(lambda: len(births.read_text()) >= 3, "it was started a third time")
+    await asyncio.sleep(1.0)  # the fourth is five seconds away
+    assert len(births.read_text()) == 3

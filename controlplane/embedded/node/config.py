@@ -3,6 +3,7 @@
 Lives here: names, defaults and a sentence per rule. May not live here: use of the values (`main` wires them, next).
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,13 +44,16 @@ def validate(environ: Mapping[str, str]) -> NodeConfig:
         return int(value)
 
     api_port = number("KRUNTIMES_API_PORT")
+    data_dir, run_dir = need("KRUNTIMES_DATA_DIR"), need("KRUNTIMES_RUN_DIR")
     return NodeConfig(
-        data_dir=Path(need("KRUNTIMES_DATA_DIR")),
-        run_dir=Path(need("KRUNTIMES_RUN_DIR")),
+        data_dir=Path(data_dir),
+        run_dir=Path(run_dir),
         kubeconfig=need("KUBECONFIG"),
         spawner_fd=number("KRUNTIMES_SPAWNER_FD"),
         pod_network=need("KRUNTIMES_POD_NETWORK"),
         api_port=api_port,
         machine=container_environment(environ)
-        | {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api_port)},
+        | {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api_port)}
+        # Tokens, keys, other Pods, and what the user keeps at home: Runtime Servers hide it from user code.
+        | {"KRUNTIMES_HIDDEN": os.pathsep.join((data_dir, run_dir, str(Path.home())))},
     )

@@ -20,6 +20,10 @@ PATH_DEFAULTS: Final[dict[str, str]] = {
     "KRUNTIMES_CA_FILE": "/etc/kruntimes/ca.crt",
     "KRUNTIMES_TOKEN_FILE": "/var/run/secrets/kruntimes/token",
     "KRUNTIMES_SERVICEACCOUNT_DIR": "/var/run/secrets/kubernetes.io/serviceaccount",
+    "KRUNTIMES_SOURCE_CACHE_DIR": "/var/cache/kruntimes",
+    "KRUNTIMES_GIT_CREDENTIALS_DIR": "/var/run/secrets/kruntimes-git",
+    "KRUNTIMES_ARTIFACTS_DIR": "/var/lib/kruntimes/artifacts",
+    "KRUNTIMES_ARTIFACTS_CREDENTIALS_DIR": "/var/run/secrets/kruntimes-artifacts",
 }
 """Path variables of our images, and the path that an image takes where none is given."""
 

@@ -9,6 +9,7 @@ import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from controlplane.embedded.datadir import write_file
 from controlplane.embedded.node.environment import UnresolvedVariable, field_value
@@ -63,7 +64,7 @@ class Volumes:
             data = await self._secret(pod, volume.secret.secret_name, bool(volume.secret.optional))
             _write_keys(path, volume.name, data, volume.secret.items)
         elif volume.host_path is not None:
-            _link_to_host(path, str(volume.host_path.get("path", "")))
+            _link_to_host(path, volume.host_path)
         elif volume.empty_dir is None and volume.persistent_volume_claim is not None:
             raise VolumeUnavailable(f"volume {volume.name}: this machine has no persistent volumes; use hostPath")
 
@@ -77,7 +78,7 @@ class Volumes:
             _write_keys(path, volume, data, source.config_map.items)
         elif source.secret is not None:
             data = await self._secret(pod, source.secret.name, bool(source.secret.optional))
-            _write_keys(path, volume, data, source.secret.items)
+            _write_keys(path, volume, data, source.secret.items, optional=bool(source.secret.optional))
         elif source.downward_api is not None:
             for item in source.downward_api.items:
                 field = item.field_ref.field_path if item.field_ref else ""
@@ -125,15 +126,22 @@ class Volumes:
         return {key: base64.b64decode(value) for key, value in found.data.items()}
 
 
-def _link_to_host(path: Path, target: str) -> None:
+def _link_to_host(path: Path, host_path: Mapping[str, Any]) -> None:
+    target = Path(str(host_path.get("path", "")))
+    if host_path.get("type") == "DirectoryOrCreate":
+        target.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.symlink_to(target)
 
 
-def _write_keys(path: Path, volume: str, data: Mapping[str, bytes], items: Sequence[KeyToPath]) -> None:
+def _write_keys(
+    path: Path, volume: str, data: Mapping[str, bytes], items: Sequence[KeyToPath], *, optional: bool = False
+) -> None:
     for item in items or tuple(KeyToPath(key=key, path=key) for key in data):
         if item.key not in data:
+            if optional:
+                continue
             raise VolumeUnavailable(f"volume {volume}: key {item.key} is not there")
         _write(path, volume, item.path, data[item.key])
 

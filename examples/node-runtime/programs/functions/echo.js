@@ -1,0 +1,1 @@
+exports.invoke = (request) => ({ outputs: { request } });

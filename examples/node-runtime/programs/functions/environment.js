@@ -1,0 +1,1 @@
+exports.invoke = () => ({ outputs: { ...process.env, CWD: process.cwd() } });

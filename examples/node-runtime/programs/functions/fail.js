@@ -1,0 +1,1 @@
+exports.invoke = () => { throw new Error('the cause of it'); };

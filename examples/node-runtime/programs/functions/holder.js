@@ -1,0 +1,5 @@
+const { spawn } = require('child_process');
+exports.invoke = () => {
+  spawn('sleep', ['300'], { stdio: 'inherit' });
+  return { outputs: { left: 'one' } };
+};

@@ -1,0 +1,2 @@
+console.error('about to fail');
+throw new Error('load failed on purpose');

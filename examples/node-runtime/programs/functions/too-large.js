@@ -1,0 +1,1 @@
+exports.invoke = () => ({ outputs: { x: 'x'.repeat(1100000) } });

@@ -1,0 +1,1 @@
+exports.invoke = () => ({ summary: 'no outputs' });

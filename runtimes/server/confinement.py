@@ -1,0 +1,82 @@
+"""What user code of one Runtime Server may use and see: bounds of a worker, hidden folders, who may call the server.
+
+Lives here: data for the zygote, made from the process's configuration, and the check of a caller. May not live here:
+how the kernel is told (`python/sandbox.py` does that, under the user's interpreter).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import runtimes
+from runtimes.contract.messages import Isolation
+
+MIB: Final = 1024 * 1024
+WORKER_MEMORY_DEFAULT_BYTES: Final = 4096 * MIB
+"""Private memory of one process of user code (RLIMIT_DATA), but never more than half of what this container has: one
+runaway process then meets MemoryError before the kernel has to choose whom to end."""
+WORKER_MEMORY_MIN_BYTES: Final = 64 * MIB
+"""Below this no interpreter starts."""
+WORKER_PROCESSES_DEFAULT: Final = 512
+"""Processes and threads of one worker or task; a thread pool for each core of a large machine is below it."""
+WORKER_PROCESSES_MIN: Final = 4
+CGROUP_MEMORY: Final = Path("/sys/fs/cgroup/memory.max")
+COMMON_FOLDERS: Final = frozenset(map(Path, ("/", "/run", "/tmp", "/var/run", "/var/tmp")))
+"""Never hidden as a whole because one thing of ours is in them."""
+ANCESTORS_MAX: Final = 4096
+
+
+class Confinement(msgspec.Struct, frozen=True):
+    """Read by the zygote, as JSON. `interpreter`: user code runs under the interpreter of the zygote itself."""
+
+    hidden: tuple[str, ...]
+    interpreter: bool
+    memory_bytes: int
+    processes: int
+
+
+def hidden_folders(work: Path, socket: Path, more: Sequence[str]) -> tuple[str, ...]:
+    """Folders that user code sees nothing of: other Runs, the socket's, this product's own modules, and `more`."""
+    modules = Path(runtimes.__file__).parent.parent
+    folders = [work, socket.parent, modules, *(Path(path) for path in more if os.path.isabs(path))]  # noqa: PTH117
+    return tuple(str(folder) for folder in folders if folder.resolve() not in COMMON_FOLDERS)
+
+
+def default_memory_bytes() -> int:
+    """WORKER_MEMORY_DEFAULT_BYTES, or half of this container's memory where that is less."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    try:
+        bound = CGROUP_MEMORY.read_text().strip()
+    except OSError:
+        bound = "max"
+    if bound.isdigit():
+        memory = min(memory, int(bound))
+    return max(min(WORKER_MEMORY_DEFAULT_BYTES, memory // 2), WORKER_MEMORY_MIN_BYTES)
+
+
+def isolation(landlock_abi: int) -> Isolation:
+    """What Hello says of this server."""
+    return Isolation(level="sandbox" if landlock_abi else "process", landlock_abi=landlock_abi)
+
+
+def is_below(pid: int, ancestor: int) -> bool:
+    """Whether `pid` is `ancestor` or descends from it. True, too, of a process that has ended: nobody vouches for it.
+
+    What is orphaned below a zygote becomes the zygote's child, and a dead zygote's children this server's, so that no
+    process of user code gets away from below it.
+    """
+    for _ in range(ANCESTORS_MAX):
+        if pid == ancestor:
+            return True
+        if pid <= 1:
+            return False
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            return True
+    return True

@@ -1,0 +1,58 @@
+"""What one call prints is in the log whole and in order, up to the named limits, and every cut is said."""
+
+import json
+
+from runtimes.contract.limits import LOG_INVOCATION_MAX_BYTES, LOG_LINE_MAX_BYTES, LOG_RECORD_BYTES
+from tests.conformance.kit import Bench
+
+PRINTS = """
+import sys
+
+def invoke(request):
+    for number in range(request.get("lines", 0)):
+        print(f"out {number} ü", flush=number % 7 == 0)
+        print(f"err {number}", file=sys.stderr)
+    if "long" in request:
+        print("x" * request["long"])
+        print("after it")
+    return {}
+"""
+
+
+async def printed(bench: Bench, request: dict[str, int]) -> list[dict[str, object]]:
+    epoch, registration = await bench.register("", files={"main.py": PRINTS})
+    await bench.invoke(registration, {"lines": 1}, invocation="other-1")
+    await bench.invoke(registration, request, invocation="mine", timeout=30)
+    await bench.invoke(registration, {"lines": 1}, invocation="other-2")
+    found = sorted((bench.server.folder / "logs").glob(f"{epoch.run_uid}*.ndjson"))  # the older one first
+    entries = [json.loads(line) for path in found for line in path.read_text().splitlines()]
+    return [entry for entry in entries if entry["invocation"] == "mine"]
+
+
+async def test_every_line_of_a_call_is_there_in_the_order_of_its_stream(python: Bench) -> None:
+    entries = await printed(python, {"lines": 3000})
+    assert [e["line"] for e in entries if e["stream"] == "stdout"] == [f"out {n} ü" for n in range(3000)]
+    assert [e["line"] for e in entries if e["stream"] == "stderr"] == [f"err {n}" for n in range(3000)]
+    assert not any(e["cut"] for e in entries)
+    assert [e["time"] for e in entries] == sorted(str(e["time"]) for e in entries)
+
+
+async def test_a_line_beyond_its_limit_is_cut_and_a_line_says_so(python: Bench) -> None:
+    entries = await printed(python, {"long": LOG_LINE_MAX_BYTES})
+    assert [(e["line"], e["cut"]) for e in entries] == [("x" * LOG_LINE_MAX_BYTES, False), ("after it", False)]
+    entries = await printed(python, {"long": LOG_LINE_MAX_BYTES + 1})
+    first, notice, after = entries
+    assert first["line"] == "x" * LOG_LINE_MAX_BYTES and first["cut"]
+    assert notice["stream"] == "system" and str(LOG_LINE_MAX_BYTES) in str(notice["line"])
+    assert after["line"] == "after it"
+
+
+async def test_a_call_beyond_its_limit_keeps_its_first_lines_and_says_so(python: Bench) -> None:
+    entries = await printed(python, {"lines": 200_000})
+    out = [str(e["line"]) for e in entries if e["stream"] == "stdout"]
+    assert out == [f"out {n} ü" for n in range(len(out))]
+    stored = sum(len(text.encode()) + LOG_RECORD_BYTES for text in out)
+    assert LOG_INVOCATION_MAX_BYTES * 0.99 < stored <= LOG_INVOCATION_MAX_BYTES
+    notices = [str(e["line"]) for e in entries if e["stream"] == "system"]
+    assert {notice.split()[-1] for notice in notices} == {"stdout]", "stderr]"}
+    assert all(str(LOG_INVOCATION_MAX_BYTES) in notice for notice in notices)
