@@ -35,6 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     daemon_image: str = DAEMON_IMAGE
     journal_dir: Path | None = None
     metrics_bind: Address | None = None
+    source_cache: str = ""  # a folder of each node, for fetched sources; empty: each Pod has its own
     pki_secret: str = ""  # with it the root is kept in this Secret, and `pki_dir` is scratch space in memory
     lease: str = ""  # with it several replicas elect one that decides
     namespace: str = ""  # where that Secret and that Lease are
@@ -60,6 +61,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             daemon_image=environ.get("KRUNTIMES_IMAGE_RUNTIMED", "") or DAEMON_IMAGE,
             journal_dir=Path(journal_dir) if journal_dir else None,
             metrics_bind=_address("KRUNTIMES_METRICS_BIND", metrics_bind) if metrics_bind else None,
+            source_cache=_folder("KRUNTIMES_SOURCE_CACHE", environ.get("KRUNTIMES_SOURCE_CACHE", "")),
             pki_secret=pki_secret,
             lease=lease,
             namespace=namespace,
@@ -79,6 +81,12 @@ def _address(variable: str, text: str) -> Address:
     if not colon or not port.isdigit() or int(port) > 65_535:
         raise ConfigError(f"{variable} must be HOST:PORT, not {text!r}")
     return Address(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
+
+
+def _folder(variable: str, text: str) -> str:
+    if text and not text.startswith("/"):
+        raise ConfigError(f"{variable} must be an absolute path, not {text!r}")
+    return text.rstrip("/")
 
 
 def _base_url(variable: str, text: str, *, optional: bool = False) -> str:

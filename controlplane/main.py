@@ -108,6 +108,7 @@ async def _serve(config: Config, environ: Mapping[str, str]) -> None:
                 daemon_image=config.daemon_image,
                 signer_url=config.signer_url,
                 gateway_url=config.gateway_url,
+                source_cache=config.source_cache,
                 root_pem=authority.root_pem.decode(),
             ),
             registry=registry,

@@ -67,7 +67,7 @@ def _process(param: Any, convert: Callable[[Any], Any]) -> Callable[[Any, Any], 
     def process(ctx: Any, value: Any) -> Any:
         absent = value is None or value == ()
         if absent and not param.required:
-            return None
+            return () if getattr(param, "multiple", False) or param.nargs == -1 else None
         if not absent:
             try:
                 return convert(value)

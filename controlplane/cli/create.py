@@ -90,7 +90,7 @@ def run(
         raise Failure("InvalidUsage", f"give either -f FILE or --runtime NAME{hint}", USAGE)
     if manifests:
         given = (handler, file, name, env, idle_timeout, concurrency, lifetime, args)
-        if any(value is not None and value != [] for value in given):
+        if any(value not in (None, [], ()) for value in given):
             raise Failure("InvalidUsage", "-f takes no other description of the Run beside it", USAGE)
         documents = read_manifests(manifests)
     else:

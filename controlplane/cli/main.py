@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = INTERRUPTED
+        if argv is None:
+            sys.unraisablehook = lambda _: None  # what was half made when it came has nothing to tell either
     except BrokenPipeError:
         code = BROKEN_PIPE
     except Exception as error:

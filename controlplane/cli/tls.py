@@ -86,11 +86,17 @@ def through_proxy(proxy: str) -> Dial:
     def dial(host: str, port: int) -> socket.socket:
         sock = socket.create_connection((parts.hostname or "", parts.port or 3128), CONNECT_TIMEOUT_S)
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        sock.sendall(f"CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode("ascii", "replace"))
         answer = http.client.HTTPResponse(sock, method="CONNECT")
-        answer.begin()
-        if answer.status != 200:
-            raise OSError(f"the proxy {parts.hostname} answered {answer.status} {answer.reason}")
+        try:
+            sock.sendall(f"CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode("ascii", "replace"))
+            answer.begin()
+            if answer.status != 200:
+                raise OSError(f"the proxy {parts.hostname} answered {answer.status} {answer.reason}")
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            answer.close()
         return sock
 
     return dial

@@ -85,7 +85,7 @@ async def _run(settings: Settings) -> int:
         async with await KubeClient.connect(settings.kubeconfig, user_agent=MANAGER) as kube:
             notify(control.Progress("waiting for the API server"))
             await wait_for_api(kube)
-            await make_objects(kube, settings.runtimes)
+            await make_objects(kube, settings.runtimes, settings.data_dir / "artifacts")
             await write_gateway_token(kube, settings.data_dir)
             notify(control.Prepared())
             notify(control.Progress("waiting for Runtime Pods and the gateway"))
@@ -118,7 +118,7 @@ async def wait_for_api(kube: KubeClient) -> None:
             await asyncio.sleep(API_RETRY_SECONDS)
 
 
-async def make_objects(kube: Kube, runtimes: Sequence[str]) -> None:
+async def make_objects(kube: Kube, runtimes: Sequence[str], artifacts: Path) -> None:
     """Namespace, accounts, roles and Runtimes. Raises KubeError; what was made stays, and the next pass goes on."""
     await _create(kube, NAMESPACES, None, _namespace(SYSTEM_NAMESPACE))
     async with asyncio.TaskGroup() as group:
@@ -132,11 +132,11 @@ async def make_objects(kube: Kube, runtimes: Sequence[str]) -> None:
                     kube.server_side_apply(kind, namespace, obj["metadata"]["name"], obj, manager=MANAGER)
                 )
         for name in runtimes:
-            group.create_task(_create(kube, RUNTIMES, RUNTIME_NAMESPACE, runtime(name)))
+            group.create_task(_create(kube, RUNTIMES, RUNTIME_NAMESPACE, runtime(name, artifacts)))
 
 
-def runtime(name: str) -> dict[str, Any]:
-    """A built-in Runtime: one Pod, room for many Runs."""
+def runtime(name: str, artifacts: Path) -> dict[str, Any]:
+    """A built-in Runtime: one Pod, room for many Runs, artifacts in a folder of the data directory."""
     return {
         "apiVersion": "kruntimes.io/v1alpha1",
         "kind": "Runtime",
@@ -144,6 +144,7 @@ def runtime(name: str) -> dict[str, Any]:
         "spec": {
             "replicas": 1,
             "capacity": {"resources": {"runs": RUNS_PER_POD}},
+            "artifactStore": {"filesystem": {"path": str(artifacts.absolute())}},
             "template": {"spec": {"containers": [{"name": "runtime", "image": BUILT_IN_RUNTIMES[name]}]}},
         },
     }

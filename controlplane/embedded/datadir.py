@@ -45,7 +45,19 @@ PICKED_PORTS: Final = range(20_000, 32_768)
 """Free ports are picked below Linux' ephemeral range, so that no outgoing connection takes one between two starts."""
 
 OURS: Final = frozenset(
-    {"lock", "config.json", "status.json", "kubeconfig", "pki", "tokens", "logs", "journal", "pods"}
+    {
+        "lock",
+        "config.json",
+        "status.json",
+        "kubeconfig",
+        "pki",
+        "tokens",
+        "logs",
+        "journal",
+        "pods",
+        "artifacts",
+        "cache",
+    }
 )
 """Names at the top of DIR that belong to us, beside `state.db*`; a reset removes these and nothing else."""
 

@@ -91,6 +91,7 @@ def processes(
             | identity(CONTROL_PLANE)
             | {
                 "KRUNTIMES_JOURNAL_DIR": str(path / "journal" / "controlplane"),
+                "KRUNTIMES_SOURCE_CACHE": str(path / "cache" / "sources"),
                 "KRUNTIMES_PKI_DIR": str(path / "pki"),
                 "KRUNTIMES_SIGNER_BIND": f"127.0.0.1:{config.signer_port}",
                 "KRUNTIMES_SIGNER_URL": signer_url,
@@ -166,8 +167,8 @@ def process_token(path: Path, name: str) -> Path:
 def container_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What a container sees of the machine's environment: nothing that a function should not read.
 
-    The virtual environment that kruntimes itself is installed in is taken out of PATH: user code runs with the machine's
-    Python, never with ours and its packages."""
+    The virtual environment that kruntimes itself is installed in is taken out of PATH: user code runs with the
+    machine's Python, never with ours and its packages."""
     ours = str(Path(sys.prefix) / "bin") if sys.prefix != sys.base_prefix else None
     path = [part for part in environ.get("PATH", os.defpath).split(os.pathsep) if part and part != ours]
     if shutil.which("python3", path=os.pathsep.join(path)) is None:

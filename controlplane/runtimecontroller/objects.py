@@ -79,7 +79,7 @@ def _deployment(runtime: RuntimeObject, settings: Settings) -> dict[str, Any]:
             service_account=object_name(name),
             daemon_image=runtime.spec.daemon_image or settings.daemon_image,
             settings=settings,
-            storage=storage(runtime),
+            storage=storage(runtime, settings.source_cache),
         ),
         # A rollout never has fewer Pods than before: Runs move from a Pod that drains to one that is ready.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},

@@ -32,10 +32,17 @@ class Storage(msgspec.Struct, frozen=True):
     volumes: list[dict[str, Any]]
 
 
-def storage(runtime: RuntimeObject) -> Storage:
-    """For one Runtime, as its spec says."""
+def storage(runtime: RuntimeObject, source_cache: str) -> Storage:
+    """For one Runtime, as its spec says.
+
+    In the node's folder for sources each Runtime has its own: what one has fetched with its credential is not for
+    another.
+    """
+    name, namespace = runtime.metadata.name, runtime.metadata.namespace
+    shared = {"hostPath": {"path": f"{source_cache}/{namespace}/{name}", "type": "DirectoryOrCreate"}}
+    cache = {"name": CACHE_VOLUME, **(shared if source_cache else {"emptyDir": {}})}
     env = {"KRUNTIMES_SOURCE_CACHE_DIR": CACHE_DIR}
-    found = Storage(env, [{"name": CACHE_VOLUME, "mountPath": CACHE_DIR}], [{"name": CACHE_VOLUME, "emptyDir": {}}])
+    found = Storage(env, [{"name": CACHE_VOLUME, "mountPath": CACHE_DIR}], [cache])
     _git(runtime, found)
     _artifacts(runtime, found)
     return found

@@ -45,12 +45,14 @@ NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreac
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What an installation gives every Runtime. `gateway_url` is empty when no gateway is installed."""
+    """What an installation gives every Runtime. `gateway_url` is empty when no gateway is installed, `source_cache` (a
+    folder of the node) where each Pod is to have its own."""
 
     daemon_image: str
     signer_url: str
     gateway_url: str
     root_pem: str
+    source_cache: str = ""
 
 
 def problems(template: Mapping[str, Any], service_account: str) -> list[str]:

@@ -1,7 +1,7 @@
 # The worker of one Bash function: `bash driver.sh FILE FUNCTION FOLDER`, the private channel on descriptor 60.
 #
 # It sources FILE once, at top level, then runs FUNCTION in a fresh subshell for each line `SEQUENCE ID DEADLINE TRACEPARENT`
-# that it reads from the channel, and answers `SEQUENCE STATUS`. The request is FOLDER/request.SEQUENCE; what the
+# on the channel, numbered from 1, and answers `SEQUENCE STATUS`. The request is FOLDER/request.SEQUENCE; what the
 # handler prints goes into the named pipe FOLDER/answer.SEQUENCE, made for this one call, so that a process left over from
 # an earlier call has no way into it. adapter.py is at the other end. Names begin with __kruntime_ since the user's file
 # shares them; builtins are called as such since the user's file may define functions of their names.
@@ -21,8 +21,13 @@ else
   builtin exit 0
 fi
 
-while IFS=' ' builtin read -r -u 60 __kruntime_sequence __kruntime_id __kruntime_deadline __kruntime_trace; do
+__kruntime_sequence=0
+while :; do
+  __kruntime_sequence=$((__kruntime_sequence + 1))
   (
+    # It is forked before its call comes, so that no call waits for the fork. At the end of the channel all is over.
+    IFS=' ' builtin read -r -u 60 __kruntime_sequence __kruntime_id __kruntime_deadline __kruntime_trace ||
+      builtin kill -KILL "$$"
     exec <"$__kruntime_folder/request.$__kruntime_sequence" >"$__kruntime_folder/answer.$__kruntime_sequence" 60>&-
     builtin export KRUNTIME_REQUEST_FILE="$__kruntime_folder/request.$__kruntime_sequence" \
       KRUNTIME_OUTPUTS="$__kruntime_folder/outputs.$__kruntime_sequence" \
@@ -33,4 +38,3 @@ while IFS=' ' builtin read -r -u 60 __kruntime_sequence __kruntime_id __kruntime
   )
   builtin printf '%s %s\n' "$__kruntime_sequence" "$?" >&60
 done
-builtin exit 0

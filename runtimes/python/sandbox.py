@@ -92,7 +92,8 @@ class Enclosure:
         self._ruleset = -1
         self.abi = max(0, libc.syscall(_CREATE_RULESET, None, 0, _QUERY_VERSION)) if libc is not None else 0
         self._handled = FULL if self.abi >= 5 else FULL >> {4: 1, 3: 1, 2: 2, 1: 3}.get(self.abi, 0)
-        self._rules = plan([*hidden, *ALWAYS_HIDDEN], _programs(programs)) if self.abi else []
+        rules = plan([*hidden, *ALWAYS_HIDDEN], _programs(programs)) if self.abi else []
+        self._rules = [(path, rights if os.path.isdir(path) else rights & _FILE_RIGHTS) for path, rights in rules]
 
     def prepare(self) -> None:
         """The rules that every child has: 20 to 40 of them, added before a job is known, so that nobody waits."""
@@ -105,13 +106,13 @@ class Enclosure:
             self._allow(path, rights)
 
     def enter(self, private: Iterable[str], readable: Iterable[str]) -> None:
-        """From here on this process sees what all may see, `private` to do anything with, and `readable`."""
+        """From here on this process sees what all may see, `private` folders to do anything in, `readable` files."""
         if not self.abi:
             return
         for path in private:
             self._allow(path, FULL)
         for path in readable:
-            self._allow(path, READ)
+            self._allow(path, READ & _FILE_RIGHTS)
         failed = self._libc.syscall(_RESTRICT_SELF, self._ruleset, 0)
         os.close(self._ruleset)
         if failed:
@@ -123,8 +124,6 @@ class Enclosure:
         except OSError:
             return  # It has gone: nothing to allow.
         try:
-            if not os.path.isdir(path):
-                rights &= _FILE_RIGHTS
             rule = struct.pack("=Qi", rights & self._handled, fd)
             self._libc.syscall(_ADD_RULE, self._ruleset, _RULE_PATH_BENEATH, rule, 0)
         finally:

@@ -36,16 +36,21 @@ class ArtifactsFolder:
 
     @property
     def touched(self) -> bool:
-        """Whether something was made in it, or removed, since it was made."""
-        return self._fd >= 0 and os.fstat(self._fd).st_mtime_ns != 0
+        """Whether something was made in it, or removed, since it was made, or it was itself."""
+        if self._fd < 0:
+            return False
+        found = os.fstat(self._fd)
+        return found.st_mtime_ns != 0 or not found.st_nlink
 
     def take(self) -> str:
         """Move what is in it to `artifacts/<name>` beside the source, and begin anew: the name; '' for nothing.
 
         Raises OSError.
         """
-        if not self.path.is_dir() or self.path.is_symlink():
-            return ""  # The process has removed or replaced it: what it made is its own business.
+        if not self.path.is_dir() or self.path.is_symlink():  # The process has removed or replaced it.
+            self.path.unlink(missing_ok=True)
+            self.create()
+            return ""
         with os.scandir(self.path) as entries:
             if next(entries, None) is None:
                 os.utime(self.path, ns=(0, 0))

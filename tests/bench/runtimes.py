@@ -86,10 +86,15 @@ async def run(server: RuntimeProcess, dialect: Dialect, interpreter: str, idle: 
     if dialect is PYTHON:
         figures["python_invoke_p50_us"] = p50 * 1e6
     command = [interpreter or sys.executable, "-c"] if dialect is PYTHON else ["bash", "-c"]
-    call, start = await in_turns(server.folder, dialect, command, invoke)
+    call, start = await in_turns(server.folder, dialect.functions["echo"], dialect, command, invoke)
     if dialect is PYTHON:
         figures["python_start_per_invoke"] = start / call
     else:
+        _, registration = await bench.register("", files={"main.sh": BUILTINS})
+        small = m.InvokeRequest(registration_id=registration, invocation_id="bench")
+        call, start = await in_turns(
+            server.folder, BUILTINS, dialect, command, lambda: client.invoke_function(small, b'{"a": 1}', timeout=5)
+        )
         figures["bash_invoke_per_bash_c"] = call / start
     body = b'"' + b"x" * 100_000 + b'"'
     await measure("invoke, 100 kB each way", 300, 0, lambda: client.invoke_function(head, body, timeout=5))
@@ -116,11 +121,15 @@ async def run(server: RuntimeProcess, dialect: Dialect, interpreter: str, idle: 
     return figures
 
 
+BUILTINS: Final = """invoke() { read -r request; printf '{"outputs": {"request": %s}}' "$request"; }\n"""
+"""A Bash handler that starts no program: what it costs is the call, and a `bash -c` of it is a shell's start."""
+
+
 async def in_turns(
-    folder: Path, dialect: Dialect, command: list[str], invoke: Callable[[], Awaitable[object]]
+    folder: Path, source: str, dialect: Dialect, command: list[str], invoke: Callable[[], Awaitable[object]]
 ) -> tuple[float, float]:
     """Medians of an invoke, and of a process that is started for the same call, in seconds."""
-    (folder / dialect.file()).write_text(dialect.functions["echo"])
+    (folder / dialect.file()).write_text(source)
     command = [*command, PROGRAM[dialect.name]]
     calls, starts = [], []
     for _ in range(ROUNDS):

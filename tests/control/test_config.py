@@ -30,8 +30,10 @@ def test_everything_set():
             "KRUNTIMES_IMAGE_RUNTIMED": "mine/runtimed:1",
             "KRUNTIMES_JOURNAL_DIR": "/j",
             "KRUNTIMES_METRICS_BIND": "127.0.0.1:9090",
+            "KRUNTIMES_SOURCE_CACHE": "/var/cache/kruntimes/",
         }
     )
+    assert config.source_cache == "/var/cache/kruntimes"
     assert config.signer_bind == Address("::", 0)
     assert config.gateway_url == "https://gateway:18443"
     assert config.journal_dir == Path("/j")

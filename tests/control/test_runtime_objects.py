@@ -107,6 +107,14 @@ def test_runtimed_alone_is_told_of_the_artifact_store(
     assert not any(name["name"].startswith("KRUNTIMES_ARTIFACTS") for name in user.get("env", ()))
 
 
+def test_the_nodes_cache_of_sources_is_a_folder_for_each_runtime():
+    settings = msgspec.structs.replace(SETTINGS, source_cache="/var/cache/k")
+    pod = wanted_objects(runtime_object("python"), settings)[-1].body["spec"]["template"]["spec"]
+    [volume] = [v for v in pod["volumes"] if v["name"] == "kruntimes-source-cache"]
+    assert volume["hostPath"] == {"path": "/var/cache/k/default/python", "type": "DirectoryOrCreate"}
+    assert volume["name"] not in {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+
+
 def test_git_credentials_are_mounted_by_host_for_runtimed_alone():
     runtime = runtime_object("python")
     git = GitObject(credentials=(GitCredentialObject(host="git.example.com:8443", secret_name="s"),))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.kube.resources import RUNS, RUNTIMES
+from controlplane.kube.resources import PODS, RUNS, RUNTIMES
 from tests.e2e.chaos import SETTLED_S, Chaos
 from tests.e2e.stack import COUNTER, Stack, function, krt, marked, names, settled, task, until
 from tests.e2e.test_ready_and_writes import writes
@@ -56,6 +56,12 @@ async def live_through(stack: Stack, shared: Path, seed: int, steps: int, *, pod
             return Counter({r.metadata.name: int(r.status.capacity.used.get("runs", 0)) for r in found})
 
         await settled(used, lambda slots: not any(slots.values()))
+
+        async def going() -> list[str]:
+            found = (await client.list(PODS, "default")).items
+            return [pod.metadata.name for pod in found if pod.metadata.deletion_timestamp]
+
+        await settled(going, lambda found: not found, 60)
     until("nothing of a Run is on disk", lambda: not left_on_disk(stack))
     replays(stack)
     assert stack.stop() == 0

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from controlplane.kube.errors import Unavailable
@@ -84,7 +85,7 @@ async def test_a_full_disk_refuses_writes_clearly_serves_all_else_and_heals_by_i
                 try:
                     async with https.post(url, data=b"{}") as answer:
                         return answer.status == 200
-                except OSError:
+                except aiohttp.ClientError:
                     return False
 
             await settled(still, bool, 15)
@@ -109,6 +110,7 @@ async def test_an_owner_that_is_gone_for_the_api_and_not_for_itself_serves_nothi
     fresh.start()
     async with fresh.client() as client, fresh.https() as https:
         await client.merge_patch(RUNTIMES, "default", "python", {"spec": {"replicas": 2}})
+        await settled(lambda: client.get(RUNTIMES, "default", "python"), lambda r: r.status.ready_replicas == 2)
         name = await make(client, function(next(NAME), COUNTER))
         before = await reach(client, name, "Ready")
         owner = fresh.processes()[f"{before.status.assigned_pod_uid}/runtimed"]

@@ -228,3 +228,23 @@ async def test_health_pages_are_read_and_nothing_else(gateway: Stage) -> None:
         response = await client.request(method, "/livez", b"")
         assert (response.status, response.reason) == (405, "MethodNotAllowed")
         assert response.headers["allow"] == "GET, HEAD"
+
+
+async def test_a_callers_token_never_leaves_for_a_pod(gateway: Stage, runtimed: FakeRuntimed) -> None:
+    """Whoever has taken a Pod over reads what it is sent: user and body, no credential."""
+    token = "secret-of-the-caller"
+    gateway.kube.users[token] = gateway.kube.users["good"]
+    sent: list[bytes] = []
+
+    async def read(request: Request, head: InvokeRequest) -> Reply:
+        sent.append(bytes(request.head) + request.body)
+        return Reply(InvokeReply(status=200), b"{}")
+
+    runtimed.handler = read
+    client = await gateway.client()
+    for fields in ({}, {"Cookie": token}, {"traceparent": f"00-{token}"}):
+        headers = {"Authorization": f"Bearer {token}"} | fields
+        assert (await client.request(headers=headers, body=b'{"a":1}')).status == 200
+    assert len(sent) == 3
+    assert b"jane" in sent[0]
+    assert not any(token.encode() in one for one in sent)

@@ -45,7 +45,7 @@ async def test_a_scheduled_function_becomes_ready_with_three_writes(pod: FakePod
         ("Ready", "True", "FunctionRegistered"),
     ]
     assert sorted(pod.writes("f")) == ["object", "status", "status"]
-    assert pod.events.reasons == ["FunctionRegistered"]
+    await eventually(lambda: pod.events.reasons == ["FunctionRegistered"])  # told after the write that `until` saw
     [request] = pod.server.registered
     assert source_of(request.directory).startswith("def invoke")
     assert request.env["KRUNTIME_RUN_NAME"] == "f"

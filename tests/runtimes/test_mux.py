@@ -318,3 +318,68 @@ async def test_a_peer_that_is_not_wanted_is_dropped(tmp_path: Path, peer: Peer) 
     await asyncio.wait_for(connection.closed, 5)
     assert server.connections == set()
     server.close()
+
+
+async def test_a_call_without_a_task_ends_once_in_its_callback(tmp_path: Path, peer: Peer) -> None:
+    async with pair(tmp_path, peer) as (connection, _):
+        ended: asyncio.Queue[object] = asyncio.Queue()
+        for method in ("echo", "fail", "refuse", "hold"):
+            connection.start(method, {"m": method}, b"body", ended.put_nowait, timeout=0.05)
+            assert ended.empty()
+        async with asyncio.timeout(5):
+            outcomes = [await ended.get() for _ in range(4)]
+        assert {type(outcome) for outcome in outcomes} == {Reply, CallError, Refused, CallTimeout}
+        assert connection.calls_in_flight == 0
+
+
+async def test_a_callback_that_fails_costs_nobody_else_an_answer(
+    tmp_path: Path, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(outcome: object) -> None:
+        raise ZeroDivisionError
+
+    async with pair(tmp_path, peer) as (connection, _):
+        connection.start("quick", {}, b"", broken, timeout=5)
+        assert (await connection.call("quick", {}, timeout=5)).decode(dict) == {"quick": True}
+    assert "failed to take its outcome" in caplog.text
+
+
+async def test_what_is_given_up_is_not_told(tmp_path: Path, peer: Peer) -> None:
+    async with pair(tmp_path, peer) as (connection, _):
+        ended: list[object] = []
+        stream = connection.start("hold", {}, b"", ended.append, timeout=5)
+        await until(lambda: peer.taken)
+        connection.give_up(stream)
+        connection.give_up(stream)
+        await until(lambda: peer.taken[0].cancelled)
+        peer.gate.set()
+        await connection.call("quick", {}, timeout=5)
+        assert ended == []
+
+
+async def test_a_batch_that_was_not_written_was_not_dispatched(tmp_path: Path, peer: Peer) -> None:
+    async with pair(tmp_path, peer) as (connection, _):
+        ended: list[ConnectionLost] = []
+        for _ in range(3):  # the first leaves at once, the others at the end of this turn of the loop
+            connection.start("hold", {}, b"", ended.append, timeout=5)  # type: ignore[arg-type]
+        transport = connection._transport
+        connection.connection_lost(None)
+        assert [loss.dispatched for loss in ended] == [True, False, False]
+        assert transport is not None
+        transport.abort()
+
+
+async def test_many_calls_of_one_turn_leave_in_one_write(tmp_path: Path, peer: Peer) -> None:
+    async with pair(tmp_path, peer) as (connection, _):
+        transport, writes = connection._outbox._transport, []
+        assert transport is not None
+
+        class Counting:
+            def write(self, data: bytes) -> None:
+                writes.append(len(data))
+                transport.write(data)
+
+        connection._outbox._transport = Counting()  # type: ignore[assignment]
+        replies = await asyncio.gather(*(connection.call("quick", {}, timeout=5) for _ in range(20)))
+        assert len(replies) == 20
+        assert len(writes) == 2
