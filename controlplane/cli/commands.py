@@ -49,8 +49,9 @@ _HELP: Final = """Functions on warm Runtimes, invoked in milliseconds.
   krt invoke NAME -d '{"key": "value"}'      call it
 
 \b
-With -o json an error is a Status object on stderr. Exit codes: 0 done, 1 other, 2 usage, 3 not found,
-4 not authenticated or not allowed, 5 not ready, 6 too many, 7 the function failed, 8 timed out,
+With -o json an error is a Status object on stderr.
+Exit codes: 0 done, 1 other, 2 usage, 3 not found, 4 not authenticated or not
+allowed, 5 not ready, 6 too many, 7 the function failed, 8 timed out,
 9 cannot connect or outcome unknown.
 """
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 120}

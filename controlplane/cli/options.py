@@ -53,7 +53,7 @@ RunName = Annotated[
 ]
 RunNames = Annotated[
     list[str] | None,
-    typer.Argument(help="Names of Runs.", show_default=False, metavar="NAME...", autocompletion=_runs),
+    typer.Argument(help="Names of Runs.", show_default=False, metavar="NAME", autocompletion=_runs),
 ]
 
 

@@ -145,12 +145,16 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def pss_mib(pids: list[int]) -> float:
-    """Memory of these processes, shared pages counted once."""
+    """Memory of these processes, shared pages counted once; of those that only root may look into, what they do not
+    share."""
     total = 0
     for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        except PermissionError:
+            _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+            total += (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE") // 1024
     return total / 1024
 
 

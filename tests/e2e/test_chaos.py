@@ -82,7 +82,7 @@ def replays(stack: Stack) -> None:
 
 async def test_a_short_disorder_ends_as_the_table_says(fresh: Stack, shared: Path) -> None:
     fresh.start()
-    await live_through(fresh, shared, seed=int(SEED or 7), steps=150, pods=False)
+    await live_through(fresh, shared, seed=int(SEED or 7), steps=100, pods=False)
 
 
 @pytest.mark.soak

@@ -154,7 +154,7 @@ async def test_bad_user_code_gets_its_own_answer_again_and_again_and_harms_nobod
         name = await make(client, function(next(NAME), source))
         run, other = await reach(client, name, "Ready"), await reach(client, neighbour, "Ready")
         for _ in range(3):
-            assert await call(https, run.status.endpoint.url, **{"X-Kruntime-Timeout-Ms": "1500"}) == expected
+            assert await call(https, run.status.endpoint.url, **{"X-Kruntime-Timeout-Ms": "700"}) == expected
         assert await call(https, other.status.endpoint.url) == "200"
         assert (await client.get(RUNS, "default", name)).status.phase == "Ready"
         for one in (name, neighbour):
