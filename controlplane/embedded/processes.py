@@ -33,6 +33,9 @@ OPEN_FILES_MIN: Final = 65_536
 EXPENDABLE_SCORE: Final = 500
 """oom_score_adj of containers: half of all memory counts against them, so a greedy function goes before the API."""
 
+CHILDREN_READ_BYTES: Final = 1 << 20
+"""Pids of more children than a machine has; what is left out is met in the next round."""
+
 END_ALL_ROUND_SECONDS: Final = 0.000_5
 """Pause between two rounds of `end_all`: shorter than a fork, so that a process which flees by forking is met."""
 
@@ -72,14 +75,26 @@ def set_title(name: str, command_line: str) -> None:
 
 def children() -> list[int]:
     """Pids of the direct children of this process, zombies included."""
+    return _children_of(os.getpid())
+
+
+def _children_of(parent: int) -> list[int]:
+    """Pids of the direct children of `parent`, zombies included; none if it is gone."""
     try:
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        own, found = os.getpid(), []
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and _parent_of(int(entry.name)) == own:
-                found.append(int(entry.name))
-        return found
+        fd = os.open(f"/proc/{parent}/task/{parent}/children", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return [int(pid) for pid in os.read(fd, CHILDREN_READ_BYTES).split()]
+        finally:
+            os.close(fd)
+    except OSError:
+        if Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists():
+            return []  # the parent is gone
+    # a kernel without CONFIG_PROC_CHILDREN
+    return [
+        int(entry.name)
+        for entry in os.scandir("/proc")
+        if entry.name.isdigit() and _parent_of(int(entry.name)) == parent
+    ]
 
 
 def _parent_of(pid: int) -> int | None:
@@ -97,27 +112,36 @@ def start_time(pid: int) -> int | None:
 
 
 def end(pids: Iterable[int]) -> None:
-    """SIGKILL each of `pids`, which must be unreaped children; those that are gone already do not matter."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    """SIGKILL each of `pids`, which must be unreaped children, and all below it. What is gone already does not matter.
+
+    Whoever flees by forking is seldom a child of ours while it lives: it becomes one when its parent's exit is complete,
+    and has forked by then. So its own children are looked for before it is."""
+    below = list(pids)
+    while below:
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        below = [child for pid in below for child in _children_of(pid)]
 
 
 def end_all(deadline: float) -> bool:
     """SIGKILL all descendants and reap them. True once there are none; False if some still die at `deadline`
-    (monotonic seconds), which only a process stuck in the kernel does."""
+    (monotonic seconds), which only a process stuck in the kernel does.
+
+    As long as ends are met there is no pause: what flees by forking lives for some 100 microseconds at a time, and is met
+    only by whoever looks and strikes in less."""
     while True:
-        end(children())
+        met = 0
         try:
-            while True:
-                pid, _status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                met += 1
         except ChildProcessError:
             return True
+        end(children())
         if time.monotonic() >= deadline:
             return False
-        time.sleep(END_ALL_ROUND_SECONDS)
+        if not met:
+            time.sleep(END_ALL_ROUND_SECONDS)
 
 
 def end_leftovers(pods: Path) -> int:

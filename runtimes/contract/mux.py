@@ -34,19 +34,16 @@ from runtimes.contract.calls import (
 )
 from runtimes.contract.deadlines import Deadlines
 from runtimes.contract.frames import ProtocolError
+from runtimes.contract.inbox import Assembly, Inbox, Incoming
 from runtimes.contract.limits import (
-    ASSEMBLING_BYTES_MAX,
     BODY_MAX_BYTES,
     CONNECTION_BYTES_MAX,
     CONNECTION_STREAMS_MAX,
-    FRAME_MAX_BYTES,
     HEAD_MAX_BYTES,
     QUEUED_FRAMES_MAX,
-    READ_BYTES,
 )
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.outbox import Outbox
-from runtimes.contract.streams import Incoming
 
 __all__ = [
     "CallError",
@@ -94,16 +91,14 @@ class Connection(asyncio.BufferedProtocol):
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
         self._next_stream = 1 if initiator else 2
-        self._inbox = memoryview(bytearray(READ_BYTES))
-        self._filled = 0  # bytes at its start that belong to a frame which is not whole
+        self._inbox = Inbox(self._frame)
         self._outbox = Outbox(self.loop, self._wake_when_idle)
         self._calls: dict[int, tuple[Done, str, float]] = {}
         self._deadlines: Deadlines[int] = Deadlines(self.loop, self._expire)
         self._serving: dict[int, Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._partial: dict[int, Incoming] = {}
+        self._partial = Assembly()
         self._bytes_received = 0
-        self._bytes_assembling = 0
         self._going_away = False
         self._peer_going_away = False
         self._highest_seen = 0
@@ -171,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._calls.pop(stream, None) is None:
             return
         self._deadlines.drop(stream)
-        self._forget_partial(stream)
+        self._partial.drop(stream)
         if not self._outbox.withdraw(stream):
             self._outbox.send(frames.CANCEL, stream, 0, b"", b"")
         self._wake_when_idle()
@@ -333,26 +328,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox[self._filled :]
+        return self._inbox.space
 
     def buffer_updated(self, size: int) -> None:
         """Take the next bytes of the peer. What breaks the protocol ends the connection."""
-        inbox, filled, offset = self._inbox, self._filled + size, 0
         try:
-            while (decoded := frames.decode(inbox, offset, filled)) is not None:
-                frame, offset = decoded
-                self._frame(*frame)
+            self._inbox.filled(size)
         except ProtocolError as error:
             logger.warning("closing a connection: %s", error)
-            self._filled = 0
             self.abort()
-            return
-        rest = self._filled = filled - offset
-        if offset and rest:
-            inbox[:rest] = inbox[offset:filled]
-        elif rest == len(inbox):  # a frame with a large head
-            self._inbox = memoryview(bytearray(FRAME_MAX_BYTES))
-            self._inbox[:rest] = inbox
 
     def _frame(self, kind: int, stream: int, value: int, head: bytes, body_size: int, chunk: bytes) -> None:
         if kind == frames.REQUEST:
@@ -361,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             if len(chunk) == body_size:
                 self._resolve(kind, stream, head, chunk)
             elif stream in self._calls:  # else nobody waits for it any more
-                self._assemble(stream, Incoming(kind, value, head, body_size, chunk))
+                self._partial.begin(stream, Incoming(kind, value, head, body_size, chunk))
         elif kind == frames.BODY:
             self._more(stream, chunk)
         elif kind == frames.CANCEL:
@@ -389,34 +373,13 @@ class Connection(asyncio.BufferedProtocol):
         if len(chunk) == body_size:
             self._take(stream, value, head, chunk)
         else:
-            self._assemble(stream, Incoming(frames.REQUEST, value, head, body_size, chunk))
-
-    def _assemble(self, stream: int, incoming: Incoming) -> None:
-        if incoming.missing < 0 or stream in self._partial:
-            raise ProtocolError("a chunk is longer than its body, or a message begins twice")
-        self._partial[stream] = incoming
-        self._bytes_assembling += incoming.size
-        if self._bytes_assembling > ASSEMBLING_BYTES_MAX:
-            raise ProtocolError(f"more than {ASSEMBLING_BYTES_MAX} bytes of unfinished messages")
-
-    def _forget_partial(self, stream: int) -> Incoming | None:
-        incoming = self._partial.pop(stream, None)
-        if incoming is not None:
-            self._bytes_assembling -= incoming.size
-        return incoming
+            self._partial.begin(stream, Incoming(frames.REQUEST, value, head, body_size, chunk))
 
     def _more(self, stream: int, chunk: bytes) -> None:
-        incoming = self._partial.get(stream)
-        if incoming is None:
-            return  # The rest of something that we gave up (CANCEL), or never took.
-        incoming.missing -= len(chunk)
-        if incoming.missing < 0 or not chunk:
-            raise ProtocolError("a body is longer than its head said, or a chunk is empty")
-        incoming.chunks.append(chunk)
-        if incoming.missing:
+        whole = self._partial.more(stream, chunk)
+        if whole is None:
             return
-        self._forget_partial(stream)
-        body = b"".join(incoming.chunks)
+        incoming, body = whole
         if incoming.kind == frames.REQUEST:
             self._take(stream, incoming.value, incoming.head, body)
         else:
@@ -442,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
     def _cancelled(self, stream: int) -> None:
         incoming = self._partial.get(stream)
         if incoming is not None and incoming.kind == frames.REQUEST:
-            self._forget_partial(stream)  # Never taken; what still comes of it is dropped.
+            self._partial.drop(stream)  # Never taken; what still comes of it is dropped.
             self._bytes_received -= incoming.size
         request = self._serving.get(stream)
         if request is not None:

@@ -13,7 +13,37 @@ from collections.abc import Callable
 
 from runtimes.contract import frames
 from runtimes.contract.limits import CHUNK_MAX_BYTES, WRITE_HIGH_WATER_BYTES
-from runtimes.contract.streams import Outgoing
+
+
+class Outgoing:
+    """A message that is written chunk by chunk, in turn with the others."""
+
+    __slots__ = ("body", "head", "kind", "offset", "started", "stream", "value")
+
+    def __init__(self, kind: int, stream: int, value: int, head: bytes, body: bytes | memoryview) -> None:
+        self.kind = kind
+        self.stream = stream
+        self.value = value
+        self.head = head
+        self.body = memoryview(body)
+        self.offset = 0
+        self.started = False
+
+    def next_frame(self) -> bytes:
+        chunk = self.body[self.offset : self.offset + CHUNK_MAX_BYTES]
+        self.offset += len(chunk)
+        if self.started:
+            return frames.encode(frames.BODY, self.stream, 0, b"", 0, chunk)
+        self.started = True
+        return frames.encode(self.kind, self.stream, self.value, self.head, len(self.body), chunk)
+
+    @property
+    def done(self) -> bool:
+        return self.started and self.offset >= len(self.body)
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body) - self.offset
 
 
 class Outbox:

@@ -80,8 +80,8 @@ class Chaos:
         """Make one Run of a kind that the dice choose."""
         name = f"{self._prefix}-{next(self._names)}"
         kind, manifest, ends = self._kind(name)
-        self.made.append(Made(name, kind, frozenset(ends)))
         await self._insist(lambda: self.client.create(RUNS, "default", manifest))
+        self.made.append(Made(name, kind, frozenset(ends)))
 
     def _kind(self, name: str) -> tuple[str, dict[str, Any], set[str]]:
         dice, ledger = self.dice, str(self.ledger)

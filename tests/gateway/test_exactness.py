@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dataplane.gateway import front
+from dataplane.gateway import connection
 from dataplane.gateway.limits import KEEPALIVE_S
 from dataplane.wire.messages import InvokeReply, InvokeRequest
 from runtimes.contract.mux import Reply, Request
@@ -65,7 +65,7 @@ async def test_an_idle_connection_is_closed_in_time_and_a_busy_one_is_not(
     gateway: Stage, runtimed: FakeRuntimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KEEPALIVE_S >= 120
-    monkeypatch.setattr(front, "KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(connection, "KEEPALIVE_S", 0.1)
     slow = Slow(runtimed)
     silent, idle, busy = [await gateway.client() for _ in range(3)]
     assert (await idle.request()).status == 200
@@ -79,7 +79,7 @@ async def test_an_idle_connection_is_closed_in_time_and_a_busy_one_is_not(
 async def test_a_client_that_does_not_read_is_dropped(
     gateway: Stage, runtimed: FakeRuntimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "WRITE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connection, "WRITE_TIMEOUT_S", 0.1)
     client = await gateway.client()
     body = b'"' + b"x" * 1_000_000 + b'"'
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ async def test_a_client_that_does_not_read_is_dropped(
 async def test_what_waits_behind_a_slow_call_is_not_a_slow_head(
     gateway: Stage, runtimed: FakeRuntimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
     slow = Slow(runtimed)
     client = await gateway.client()
     client.send(b"".join(encode_request(body=str(n).encode()) for n in range(6)))

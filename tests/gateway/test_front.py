@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dataplane.gateway import exchange, front, invoke
+from dataplane.gateway import connection, exchange, invoke
 from dataplane.wire.messages import InvokeReply, InvokeRequest
 from runtimes.contract.mux import Reply, Request
 from tests.gateway.stage import PATH, FakeRuntimed, Stage, encode_request
@@ -120,9 +120,9 @@ async def test_a_body_is_not_read_ahead_of_the_decision_about_its_caller(gateway
     client = await gateway.client()
     client.send(encode_request(body=body))
     await eventually(lambda: len(gateway.kube.asked) > 0)
-    (connection,) = gateway.front.connections
-    await eventually(lambda: connection.reading_paused)
-    request = connection.current
+    (carrier,) = gateway.front.connections
+    await eventually(lambda: carrier.reading_paused)
+    request = carrier.current
     assert isinstance(request, exchange.Request)
     assert 64 * 1024 <= request.payload.body.size < 700_000
     gateway.kube.answering.set()
@@ -200,7 +200,7 @@ async def test_a_long_rest_behind_an_early_answer_costs_the_connection_but_not_t
 
 
 async def test_a_slow_head_and_a_slow_body_are_timed_out(gateway: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
     monkeypatch.setattr(exchange, "BODY_TIMEOUT_S", 0.05)
     client = await gateway.client()
     assert (await client.request()).status == 200
@@ -216,7 +216,7 @@ async def test_a_slow_head_and_a_slow_body_are_timed_out(gateway: Stage, monkeyp
 
 
 async def test_a_head_in_time_stops_its_clock(gateway: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.2)
     client = await gateway.client()
     raw = encode_request()
     client.send(raw[:20])
@@ -289,7 +289,7 @@ async def test_a_defect_of_ours_is_one_answer_and_says_nothing_about_itself(
 async def test_more_connections_than_allowed_are_closed_at_once(
     gateway: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 1)
     first = await gateway.client()
     assert (await first.request()).status == 200
     second = await gateway.client()

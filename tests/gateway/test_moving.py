@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dataplane.gateway import holding, invoke
+from dataplane.gateway import dispatch, holding
 from dataplane.wire.messages import InvokeReply, InvokeRequest
 from dataplane.wire.pool import Peer
 from runtimes.contract.messages import ErrorHead
@@ -43,7 +43,7 @@ async def test_an_unknown_run_is_held_until_it_is_seen(empty: Stage, runtimed: F
 
 
 async def test_an_unknown_run_is_not_found_after_its_moment(empty: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invoke, "UNKNOWN_HOLD_S", 0.02)
+    monkeypatch.setattr(dispatch, "UNKNOWN_HOLD_S", 0.02)
     client = await empty.client()
     response = await client.request()
     assert (response.status, response.reason) == (404, "RunNotFound")
@@ -119,7 +119,7 @@ async def test_a_new_owner_that_is_not_ready_yet_is_asked_again_when_it_is(
 
 
 async def test_a_run_that_moves_for_too_long_is_not_ready(gateway: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invoke, "MOVING_HOLD_S", 0.02)
+    monkeypatch.setattr(dispatch, "MOVING_HOLD_S", 0.02)
     gateway.see_run(run_fact(phase=Phase.PENDING, attempt=1, pod_uid=None))
     client = await gateway.client()
     response = await client.request()
