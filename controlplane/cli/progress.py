@@ -130,7 +130,8 @@ async def follow(
         while True:
             try:
                 # The first look is taken also when no time is left: `--timeout 0` asks how it is now.
-                found = await asyncio.wait_for(anext(stream), None if run is None else deadline.left())
+                async with asyncio.timeout(None if run is None else deadline.left()):
+                    found = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError:
@@ -149,7 +150,8 @@ async def gone(client: "KubeClient", namespace: str, name: str, uid: str, deadli
         run: RunObject | None = None
         while True:
             try:
-                run = await asyncio.wait_for(anext(stream), None if run is None else deadline.left())
+                async with asyncio.timeout(None if run is None else deadline.left()):
+                    run = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError:

@@ -56,7 +56,8 @@ class Plugin:
         self._asked_at = self._clock.monotonic()
         configuration = pieces().Configuration()
         try:
-            await asyncio.wait_for(self._loader.load_and_set(configuration), ASK_TIMEOUT_S)
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await self._loader.load_and_set(configuration)
         except Exception as error:
             what = str(error) or type(error).__name__
             raise ConfigError(f"the credential plugin of context {self._context!r} failed: {what}") from error

@@ -119,28 +119,31 @@ def error_answer(failure: Failure, *, invocation_id: str, uid: str = "", name: s
 
 def server_timing(entries: tuple[tuple[str, float], ...]) -> str:
     """A Server-Timing value: `name;dur=milliseconds` per hop, outermost first."""
-    return ", ".join(f"{name};dur={milliseconds:.3f}" for name, milliseconds in entries)
+    return ", ".join([f"{name};dur={milliseconds:.3f}" for name, milliseconds in entries])
 
 
 def encode_response(answer: Answer, *, unix_s: int, minor: int, keep_alive: bool, with_body: bool) -> bytes:
     """The bytes of one response. A HEAD request gets the length of what GET would get, and no body."""
-    parts = [_status_line(answer.status), _date_line(unix_s), "Content-Type: ", answer.content_type]
-    for name, value in answer.headers:
-        parts += ("\r\n", name, ": ", _UNPRINTABLE.sub("?", value))
-    if not keep_alive:
-        parts.append("\r\nConnection: close")
-    elif minor == 0:
-        parts.append("\r\nConnection: keep-alive")
-    parts += ("\r\nContent-Length: ", str(len(answer.body)), "\r\n\r\n")
-    head = "".join(parts).encode("ascii")
+    connection = "" if keep_alive and minor else "keep-alive" if keep_alive else "close"
+    fields = [f"{name}: {_printable(value)}\r\n" for name, value in answer.headers]
+    start = _start(unix_s, answer.status, answer.content_type, connection)
+    head = f"{start}{''.join(fields)}Content-Length: {len(answer.body)}\r\n\r\n".encode("ascii")
     return head + answer.body if with_body else head
 
 
-@lru_cache(maxsize=64)
-def _status_line(status: int) -> str:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+def _printable(value: str) -> str:
+    return value if value.isascii() and value.isprintable() else _UNPRINTABLE.sub("?", value)
 
 
-@lru_cache(maxsize=1)
-def _date_line(unix_s: int) -> str:
-    return f"Date: {formatdate(unix_s, usegmt=True)}\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+@lru_cache(maxsize=128)
+def _start(unix_s: int, status: int, content_type: str, connection: str) -> str:
+    """The first lines, which are the same for many answers of one second."""
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"Date: {formatdate(unix_s, usegmt=True)}",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        f"Content-Type: {content_type}",
+        *([f"Connection: {connection}"] if connection else ()),
+    ]
+    return "\r\n".join(lines) + "\r\n"

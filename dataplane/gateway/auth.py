@@ -50,11 +50,14 @@ class Gatekeeper:
         """TokenReviews and SubjectAccessReviews put to the Kubernetes API so far."""
         return self._users.asked, self._grants.asked
 
-    def user_known(self, credential: Credential) -> Verdict[User] | None:
-        """The caller, if that was decided within the last seconds; None: await `authenticate`."""
+    def user_known(self, credential: Credential, now_s: float | None = None) -> Verdict[User] | None:
+        """The caller, if that was decided within the last seconds; None: await `authenticate`.
+
+        `now_s` is Clock.monotonic, for who has just read it.
+        """
         if isinstance(credential, ClientCertificate):
             return self._certificate_user(credential)
-        return self._users.known(credential.digest, partial(self._review_token, credential))
+        return self._users.known(credential.digest, partial(self._review_token, credential), now_s)
 
     async def authenticate(self, credential: Credential) -> Verdict[User]:
         """The caller, or why not. Raises ReviewFailed when the Kubernetes API gives no answer."""
@@ -62,9 +65,11 @@ class Gatekeeper:
             return self._certificate_user(credential)
         return await self._users.decide(credential.digest, partial(self._review_token, credential))
 
-    def grant_known(self, credential: Credential, user: User, run: RunFact) -> Verdict[None] | None:
+    def grant_known(
+        self, credential: Credential, user: User, run: RunFact, now_s: float | None = None
+    ) -> Verdict[None] | None:
         """Whether the caller may, if that was decided within the last seconds; None: await `authorize`."""
-        return self._grants.known((credential.digest, run.uid, user), self._access_question(user, run))
+        return self._grants.known((credential.digest, run.uid, user), partial(self._review_access, user, run), now_s)
 
     async def authorize(self, credential: Credential, user: User, run: RunFact) -> Verdict[None]:
         """Whether the caller may get that very Run. Raises ReviewFailed when the Kubernetes API gives no answer."""

@@ -10,6 +10,7 @@ Next: `front.Front` makes one per client.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from controlplane.kube.clock import Clock
@@ -40,8 +41,9 @@ class Shared(Protocol):
     draining: bool
     connections: "set[Connection]"
 
+    answered: Callable[[Request, Answer], None]
+
     def serve(self, request: Request) -> None: ...
-    def answered(self, request: Request, answer: Answer) -> None: ...
     def encode(self, request: Request, answer: Answer) -> tuple[bytes, bool]: ...
     def connection_ended(self) -> None: ...
 
@@ -236,8 +238,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._parse()
             while self._waiting and self._free:
-                self._serve(*self._waiting.popleft())
-                self._parse()
+                head, payload = self._waiting.popleft()
+                request = self.current = Request(head, payload, self)
+                self.front.serve(request)
+                if self._unparsed or self._parser.pending:
+                    self._parse()
         finally:
             self._stepping = False
         if self._ended and self._free and not self._waiting:
@@ -271,6 +276,8 @@ class Connection(asyncio.BufferedProtocol):
             if not body.complete:
                 self._arriving = payload
             waiting.append((head, payload))
+            if not parser.pending:
+                return
         self._unparsed = data
 
     def _more_arrived(self, arriving: Payload) -> None:
@@ -279,10 +286,6 @@ class Connection(asyncio.BufferedProtocol):
             self._arriving = None
             if self._lingering is not None and self._lingering[0] is arriving:
                 self._end_lingering()
-
-    def _serve(self, head: Head | Malformed, payload: Payload) -> None:
-        request = self.current = Request(head, payload, self)
-        self.front.serve(request)
 
     def _regulate(self) -> None:
         """Read no further while enough waits: whole requests, or a body that nobody has asked for yet."""

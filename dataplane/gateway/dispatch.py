@@ -104,9 +104,18 @@ class Dispatcher:
             self._projection, owner, avoid=self._suspects.current(), turn=self._turn, to_owner=self._to_owner
         )
 
-    def start(self, call: Call, to: routing.Forward, user: User, body: bytes, done: Callable[[Outcome], None]) -> bool:
+    def start(
+        self,
+        call: Call,
+        to: routing.Forward,
+        user: User,
+        body: bytes,
+        done: Callable[[Outcome], None],
+        *,
+        now_s: float,
+    ) -> bool:
         """Send it now over a warm connection; `done` follows. False: it cannot be, and nothing was sent."""
-        left_s = call.deadline_s - self._clock.monotonic()
+        left_s = call.deadline_s - now_s
         if left_s <= 0:
             return False
         return self._forwarder.start(to.pod, _wire_head(call, to, user, left_s), body, done, timeout_s=left_s)

@@ -1,7 +1,7 @@
 """One request as a handler sees it: its head, its body as it arrives, and whether its connection can go on behind it.
 
-Here: waiting for a body, asking for it, giving up on it. Not here: sockets and their order (`front`), what a request
-means (`request`). Next: `site` and `invoke` take a `Request`; `front.Connection` makes it.
+Here: waiting for a body, asking for it, giving up on it. Not here: sockets and their order (`connection`), what a
+request means (`request`). Next: `site` and `invoke` take a `Request`; `connection.Connection` makes it.
 """
 
 import asyncio

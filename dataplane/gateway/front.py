@@ -31,7 +31,7 @@ class Front:
         on_answer: Callable[[Request, Answer], None] = lambda request, answer: None,
     ) -> None:
         self._handler = handler
-        self._on_answer = on_answer
+        self.answered = on_answer
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.inbox = memoryview(bytearray(READ_BYTES))
@@ -53,10 +53,6 @@ class Front:
             task = self.loop.create_task(self._wait(request, coroutine))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    def answered(self, request: Request, answer: Answer) -> None:
-        """An answer is being written."""
-        self._on_answer(request, answer)
 
     @staticmethod
     async def _wait(request: Request, coroutine: Coroutine[Any, Any, Answer]) -> None:

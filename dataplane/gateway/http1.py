@@ -2,9 +2,9 @@
 
 Here: the grammar of a request head, which fields may not repeat, where requests begin and end. Pure: no sockets, no
 clock; bodies are framed in `bodies`.
-Not here: what a request means (`request`), timeouts and connections (`front`). A parser that guesses is how requests
-are smuggled, so whatever is not exactly right is refused and ends the connection.
-Next: `front.Parser` feeds it what a socket received.
+Not here: what a request means (`request`), timeouts and connections (`connection`). A parser that guesses is how
+requests are smuggled, so whatever is not exactly right is refused and ends the connection.
+Next: `connection` feeds it what a socket received.
 """
 
 import re
@@ -164,6 +164,11 @@ class RequestParser:
     def head_incomplete(self) -> bool:
         """A head has begun and not ended: its clock runs."""
         return bool(self._buffer) and self._body is None and not self._dead
+
+    @property
+    def pending(self) -> bool:
+        """Bytes wait behind what was returned: `feed(b"")` may find a request in them."""
+        return bool(self._buffer)
 
     @property
     def body(self) -> Body | None:

@@ -25,7 +25,7 @@ from dataplane.gateway.forward import Answered, Ended, Forwarder, NotStarted, Ou
 from dataplane.gateway.holding import Changes, HoldCaps
 from dataplane.gateway.http1 import Head
 from dataplane.gateway.limits import INFLIGHT_BODY_MAX_BYTES, INFLIGHT_MAX
-from dataplane.gateway.request import Target, check_fields, check_media_type
+from dataplane.gateway.request import Ask, Target, check_fields, check_media_type
 from dataplane.gateway.reviews import ReviewFailed
 from dataplane.gateway.suspects import Suspects
 from statemachine.ownership import Owner, Projection
@@ -74,9 +74,10 @@ class Invoker:
         """The calls that wait."""
         return self._dispatcher.caps
 
-    def invoke(self, request: Request, target: Target, invocation_id: str) -> Coroutine[Any, Any, Answer] | None:
+    def invoke(
+        self, request: Request, ask: Ask, target: Target, invocation_id: str
+    ) -> Coroutine[Any, Any, Answer] | None:
         """Answer one POST to an invoke path. None: `request.answer` follows. The coroutine raises ClientGone only."""
-        ask = request.ask
         call = Call(request, ask, target, invocation_id, request.since_s + ask.timeout_ms / 1000)
         self.in_flight += 1
         try:
@@ -114,13 +115,14 @@ class Invoker:
         credential: Credential | None = ask.token or request.certificate
         if credential is None or self.in_flight > INFLIGHT_MAX or not (ask.media_type_taken and ask.fields_taken):
             return False
-        verdict = self._gatekeeper.user_known(credential)
+        now_s = self._clock.monotonic()
+        verdict = self._gatekeeper.user_known(credential, now_s)
         if verdict is None or not verdict.allowed or verdict.value is None:
             return False
         user, owner = verdict.value, self._dispatcher.look_up(call)
         if not isinstance(owner, Owner):
             return False
-        granted = self._gatekeeper.grant_known(credential, user, owner.run)
+        granted = self._gatekeeper.grant_known(credential, user, owner.run, now_s)
         if granted is None or not granted.allowed:
             return False
         size, decision = request.whole_bytes, self._dispatcher.route(owner)
@@ -133,7 +135,7 @@ class Invoker:
         call.name = owner.run.name
         body = request.payload.body.take() or EMPTY_BODY
         done = partial(self._came_back, call, owner, decision, user, body)
-        if not self._dispatcher.start(call, decision, user, body, done):
+        if not self._dispatcher.start(call, decision, user, body, done, now_s=now_s):
             return False
         self.body_bytes += len(body)
         return True

@@ -2,7 +2,7 @@
 
 Only numbers live here; those that other hops keep too are in `runtimes.contract.limits`. Whoever enforces one imports
 it, so that a message and a check never disagree.
-Next: `http1`, `bodies`, `front`, `exchange`, `holding`, `reviews`, `invoke`.
+Next: `http1`, `bodies`, `connection`, `exchange`, `holding`, `reviews`, `invoke`.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """What an HTTP request asks of the gateway: which Run, with which id and deadline, in which format.
 
 Here: pure functions from a `Head` to values or a refusal with its reason. Not here: the grammar of HTTP (`http1`), who
-calls (`auth`), where the Run lives (`routing`). Next: `front` keeps the last `Ask` of a connection; `site` and `invoke`
-answer it in the order of the table.
+calls (`auth`), where the Run lives (`routing`). Next: `connection` keeps the last `Ask` of its client; `site` and
+`invoke` answer it in the order of the table.
 """
 
 import re

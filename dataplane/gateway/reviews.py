@@ -57,12 +57,15 @@ class Reviews(Generic[K, V]):
         self.asked = 0
         """Questions put to the Kubernetes API so far."""
 
-    def known(self, key: K, ask: Callable[[], Awaitable[Verdict[V]]]) -> Verdict[V] | None:
-        """The verdict in force, or None. One that ages is asked again in the background: no call waits for that."""
+    def known(self, key: K, ask: Callable[[], Awaitable[Verdict[V]]], now_s: float | None = None) -> Verdict[V] | None:
+        """The verdict in force, or None. One that ages is asked again in the background: no call waits for that.
+
+        `now_s` is Clock.monotonic, for who has just read it.
+        """
         entry = self._entries.get(key)
         if entry is None:
             return None
-        now = self._clock.monotonic()
+        now = self._clock.monotonic() if now_s is None else now_s
         if now >= entry.expires_s:
             del self._entries[key]
             return None

@@ -40,7 +40,7 @@ class Site:
         call_id = ask.invocation_id or new_invocation_id()
         try:
             if ask.target is not None and head.method == "POST":
-                invoking = self._invoker.invoke(request, ask.target, call_id)
+                invoking = self._invoker.invoke(request, ask, ask.target, call_id)
                 return None if invoking is None else _guarded(invoking, call_id)
             request.answer(self._page(head, ask, call_id))
         except Exception:

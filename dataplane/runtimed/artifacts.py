@@ -46,7 +46,8 @@ class Artifacts:
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self._keep, self._store, epoch, folder)
         try:
-            refs = await asyncio.wait_for(asyncio.shield(work), timeout)
+            async with asyncio.timeout(timeout):
+                refs = await asyncio.shield(work)
         except TimeoutError as error:
             work.add_done_callback(_ignored)
             raise UploadTimeout(f"the artifacts were not stored within {timeout:.1f} s") from error

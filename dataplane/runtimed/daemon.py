@@ -194,7 +194,8 @@ class Daemon:
                 break
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), DRAIN_LOOK_S)
+                async with asyncio.timeout(DRAIN_LOOK_S):
+                    await self._changed.wait()
             except TimeoutError:
                 pass  # the last call may have ended, which tells nobody
         await asyncio.sleep(max(0.0, begun + (LINGER_S if self._others_ready() else LINGER_ALONE_S) - loop.time()))

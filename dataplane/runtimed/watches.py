@@ -60,6 +60,7 @@ class Watches:
         """Wait for the first lists, which are read from the API's storage; for the Runtime only a while."""
         await asyncio.gather(self._runs.synced.wait(), self._pods.synced.wait())
         try:
-            await asyncio.wait_for(self._runtime.synced.wait(), CAPACITY_WAIT_S)
+            async with asyncio.timeout(CAPACITY_WAIT_S):
+                await self._runtime.synced.wait()
         except TimeoutError:
             _log.warning("the Runtime cannot be read yet: its capacity is not checked here")

@@ -156,7 +156,8 @@ async def _judge(
             (folder / "w").mkdir()
             used = Running(subject.dialect, folder / "s", folder / "w", subject.command)
         try:
-            await asyncio.wait_for(_run(used, case, values, folder, fresh=mine), CASE_MAX_S)
+            async with asyncio.timeout(CASE_MAX_S):
+                await _run(used, case, values, folder, fresh=mine)
         except NoProgram as missing:
             return "skipped", str(missing)
         except CallError as error:

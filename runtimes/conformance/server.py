@@ -86,7 +86,8 @@ async def test_a_broken_frame_ends_its_connection_only(bench: Bench) -> None:
     for data in broken:
         reader, writer = await asyncio.open_unix_connection(os.fspath(bench.server.socket))
         writer.write(data)
-        assert await asyncio.wait_for(reader.read(), 5) == b"", data
+        async with asyncio.timeout(5):
+            assert await reader.read() == b"", data
         writer.close()
         await writer.wait_closed()
     assert (await bench.client.alive()).instance_id

@@ -29,7 +29,8 @@ async def connect_unix(
     """Dial a unix socket. Raises OSError (ConnectionRefusedError, FileNotFoundError) or TimeoutError."""
     loop = asyncio.get_running_loop()
     made = loop.create_unix_connection(lambda: Connection(handler=handler, on_close=on_close), os.fspath(path))
-    return (await asyncio.wait_for(made, timeout))[1]
+    async with asyncio.timeout(timeout):
+        return (await made)[1]
 
 
 async def connect_tcp(
@@ -52,7 +53,8 @@ async def connect_tcp(
         ssl=tls,
         server_hostname=server_hostname if tls else None,
     )
-    return (await asyncio.wait_for(made, timeout))[1]
+    async with asyncio.timeout(timeout):
+        return (await made)[1]
 
 
 class Server:

@@ -32,7 +32,6 @@ from runtimes.contract.calls import (
     decode_head,
     encode_head,
 )
-from runtimes.contract.deadlines import Deadlines
 from runtimes.contract.frames import ProtocolError
 from runtimes.contract.inbox import Assembly, Inbox, Incoming
 from runtimes.contract.limits import (
@@ -44,6 +43,7 @@ from runtimes.contract.limits import (
 )
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.outbox import Outbox
+from runtimes.contract.pending import PendingCalls
 
 __all__ = [
     "CallError",
@@ -63,7 +63,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _decode_request: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
-_decode_error: Final = msgspec.msgpack.Decoder(ErrorHead).decode
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -93,8 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next_stream = 1 if initiator else 2
         self._inbox = Inbox(self._frame)
         self._outbox = Outbox(self.loop, self._wake_when_idle)
-        self._calls: dict[int, tuple[Done, str, float]] = {}
-        self._deadlines: Deadlines[int] = Deadlines(self.loop, self._expire)
+        self._calls = PendingCalls(self.loop, self.give_up)
         self._serving: dict[int, Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._partial = Assembly()
@@ -154,18 +152,15 @@ class Connection(asyncio.BufferedProtocol):
             )
         stream = self._next_stream
         self._next_stream = stream + 2
-        seconds = timeout + grace
-        calls[stream] = done, method, seconds
-        self._deadlines.set(stream, self.loop.time() + seconds)
+        calls.add(stream, done, method, timeout + grace)
         value = max(1, min(int(timeout * 1000), 0xFFFFFFFF))
         outbox.send(frames.REQUEST, stream, value, encoded, body, alone=len(calls) == 1)
         return stream
 
     def give_up(self, stream: int) -> None:
         """The answer of that call is not waited for any more: `done` is not called, the peer is told CANCEL."""
-        if self._calls.pop(stream, None) is None:
+        if not self._calls.drop(stream):
             return
-        self._deadlines.drop(stream)
         self._partial.drop(stream)
         if not self._outbox.withdraw(stream):
             self._outbox.send(frames.CANCEL, stream, 0, b"", b"")
@@ -186,20 +181,6 @@ class Connection(asyncio.BufferedProtocol):
             self.give_up(stream)
             raise
 
-    def _expire(self, stream: int) -> None:
-        waiting = self._calls.get(stream)
-        if waiting is not None:
-            done, method, seconds = waiting
-            self.give_up(stream)
-            self._tell(done, CallTimeout(f"no answer to {method} within {seconds:g} s"))
-
-    @staticmethod
-    def _tell(done: Done, outcome: Outcome) -> None:
-        try:
-            done(outcome)
-        except Exception:
-            logger.exception("whoever waited for a call failed to take its outcome")
-
     async def ping(self, *, timeout: float) -> None:
         """Return when the peer's event loop has answered; raises CallTimeout or ConnectionLost."""
         if not self.usable:
@@ -208,7 +189,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pings.append(future)
         self._outbox.send(frames.PING, 0, 0, b"", b"")
         try:
-            await asyncio.wait_for(future, timeout)
+            async with asyncio.timeout(timeout):
+                await future
         except TimeoutError as error:
             raise CallTimeout(f"no answer to PING within {timeout:g} s") from error
 
@@ -221,7 +203,8 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_waiters.append(waiter)
         self._wake_when_idle()
         try:
-            await asyncio.wait_for(waiter, timeout)
+            async with asyncio.timeout(timeout):
+                await waiter
         except TimeoutError:
             return False
         finally:
@@ -343,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self._request(stream, value, head, body_size, chunk)
         elif kind in (frames.RESPONSE, frames.ERROR, frames.REFUSED):
             if len(chunk) == body_size:
-                self._resolve(kind, stream, head, chunk)
+                self._answered(kind, stream, head, chunk)
             elif stream in self._calls:  # else nobody waits for it any more
                 self._partial.begin(stream, Incoming(kind, value, head, body_size, chunk))
         elif kind == frames.BODY:
@@ -383,22 +366,10 @@ class Connection(asyncio.BufferedProtocol):
         if incoming.kind == frames.REQUEST:
             self._take(stream, incoming.value, incoming.head, body)
         else:
-            self._resolve(incoming.kind, stream, incoming.head, body)
+            self._answered(incoming.kind, stream, incoming.head, body)
 
-    def _resolve(self, kind: int, stream: int, head: bytes, body: bytes) -> None:
-        waiting = self._calls.pop(stream, None)
-        if waiting is None:
-            return
-        self._deadlines.drop(stream)
-        if kind == frames.RESPONSE:
-            self._tell(waiting[0], Reply(head, body))
-        else:
-            try:
-                error = _decode_error(head)
-            except (msgspec.ValidationError, msgspec.DecodeError) as cause:
-                self._calls[stream] = waiting  # It ends with the connection.
-                raise ProtocolError(f"head of an error: {cause}") from cause
-            self._tell(waiting[0], Refused(error) if kind == frames.REFUSED else CallError(error))
+    def _answered(self, kind: int, stream: int, head: bytes, body: bytes) -> None:
+        self._calls.answered(kind, stream, head, body)
         if self._idle_waiters:
             self._wake_when_idle()
 
@@ -413,11 +384,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _told_to_go(self, highest_taken: int) -> None:
         self._peer_going_away = True
-        for stream in [stream for stream in self._calls if stream > highest_taken]:
-            done, _, _ = self._calls.pop(stream)
-            self._deadlines.drop(stream)
+        for stream in self._calls.refuse_above(highest_taken):
             self._outbox.withdraw(stream)
-            self._tell(done, Refused(ErrorHead(reason="Draining", message="the peer said GOAWAY")))
 
     # --- frames out
 
@@ -436,15 +404,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         unwritten = self._outbox.unwritten_requests()
         reason = f"the connection was lost: {error}" if error else "the connection was closed by the peer"
-        calls, self._calls = self._calls, {}
         self._transport = None
         self._outbox.close()
-        self._deadlines.close()
         self._partial.clear()
         if not self.closed.done():
             self.closed.set_result(None)
-        for stream, (done, _, _) in calls.items():
-            self._tell(done, ConnectionLost(reason, dispatched=stream not in unwritten))
+        self._calls.lose(reason, unwritten)
         for waiter in self._pings:
             if not waiter.done():
                 waiter.set_exception(ConnectionLost(reason, dispatched=True))

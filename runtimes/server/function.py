@@ -91,7 +91,8 @@ class Function:
         """Start the first worker and wait until it has loaded the handler. Raises CallError; nothing is left then."""
         self._pool.want(0)
         try:
-            await asyncio.wait_for(asyncio.shield(self.loaded), timeout)
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(self.loaded)
         except TimeoutError:
             if not self.loaded.done():
                 message = f"the handler did not load within {timeout:.1f} s"
@@ -201,7 +202,8 @@ class Function:
                     return
                 left = min(left, idle_left)
             try:
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

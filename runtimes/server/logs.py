@@ -111,6 +111,7 @@ class Capture:
         self._stream = stream
         self._log = log
         self._partial = b""
+        self._skipping = False  # within a line that is too long already
         self._invocation = ""
         self._budget = LOG_INVOCATION_MAX_BYTES
         self._tail = b""
@@ -174,14 +175,19 @@ class Capture:
             self._drop()
             return 0
         self._tail = (self._tail + data)[-2 * STDERR_TAIL_MAX_BYTES :]
+        size = len(data)
+        if self._skipping:
+            _, newline, data = data.partition(b"\n")
+            self._skipping = not newline
         *lines, self._partial = (self._partial + data).split(b"\n")
         if len(self._partial) > LOG_LINE_MAX_BYTES:
-            # The rest of an over-long line becomes lines of its own: nothing is kept without bound.
+            # It is logged as cut, and what follows up to its end is left out: nothing is kept without bound.
             lines.append(self._partial)
             self._partial = b""
+            self._skipping = True
         if lines:
             self.log(lines)
-        return len(data)
+        return size
 
     def log(self, lines: list[bytes]) -> None:
         """Log whole lines under the current invocation, as far as its budget goes."""

@@ -348,7 +348,8 @@ async def _all_gone(held: list[Function | Task] | list[Task], wait_ms: int) -> b
 
 async def _within(future: asyncio.Future[None], timeout: float) -> None:
     try:
-        await asyncio.wait_for(asyncio.shield(future), timeout)
+        async with asyncio.timeout(timeout):
+            await asyncio.shield(future)
     except TimeoutError as error:
         raise _error("RegistrationTimedOut", f"the load did not end within {timeout:.1f} s") from error
 

@@ -103,7 +103,8 @@ class Spawner:
         become_subreaper()
         self._launch()
         try:
-            await asyncio.wait_for(self._first_ready, READY_TIMEOUT_S)
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await self._first_ready
         except TimeoutError as error:
             raise TimeoutError(f"{self.interpreter} did not become ready within {READY_TIMEOUT_S:g} s") from error
 

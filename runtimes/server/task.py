@@ -82,7 +82,8 @@ class Task:
     async def until_started(self, timeout: float) -> None:
         """Return when the process runs the user's code, or did. Raises CallError; nothing is left then."""
         try:
-            await asyncio.wait_for(asyncio.shield(self.started), timeout)
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(self.started)
         except TimeoutError:
             self._error = ErrorHead(reason="RuntimeServerError", message=f"no process started within {timeout:.1f} s")
             if self._child is not None:

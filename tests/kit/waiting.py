@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def eventually(condition: Callable[[], object], *, within: float = 5.0) -> None:
+async def eventually(condition: Callable[[], object], *, within: float = 15.0) -> None:
     """Return once `condition()` is true; fail the test if it is not within that many seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within

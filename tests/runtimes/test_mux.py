@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -49,11 +50,13 @@ async def pair(tmp_path: Path, handler: Handler) -> AsyncIterator[tuple[Connecti
     await server.listen_unix(tmp_path / "s")
     connection = await connect_unix(tmp_path / "s")
     try:
+        await until(lambda: server.connections)
         yield connection, server
     finally:
         server.close()
         connection.close()
         await connection.closed
+        await until(lambda: not server.connections)
 
 
 @pytest.fixture
@@ -383,3 +386,23 @@ async def test_many_calls_of_one_turn_leave_in_one_write(tmp_path: Path, peer: P
         replies = await asyncio.gather(*(connection.call("quick", {}, timeout=5) for _ in range(20)))
         assert len(replies) == 20
         assert len(writes) == 2
+
+
+async def test_a_dial_that_is_cancelled_is_cancelled_also_in_the_moment_in_which_it_fails(tmp_path: Path) -> None:
+    """A loop that dials for ever would never end otherwise."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    cancelled = 0
+    for turns in range(12):
+        for _ in range(20):
+            dialling = asyncio.create_task(connect_unix(path))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if dialling.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await dialling
+                cancelled += 1
+            else:
+                assert isinstance(dialling.exception(), ConnectionRefusedError)
+    assert cancelled > 0

@@ -244,7 +244,7 @@ class Fuzzer:
         await self._feed(connection, wire, parts)
         connection.connection_lost(None)
         assert ended == Counter(range(1, 16, 2)), "a call ended twice, or never"
-        assert len(connection._deadlines) == 0
+        assert len(connection._calls) == 0
         assert not connection._partial
         self._count("caller", wire)
 
