@@ -112,7 +112,7 @@ def start_time(pid: int) -> int | None:
 
 
 def end(pids: Iterable[int]) -> None:
-    """SIGKILL each of `pids`, which must be unreaped children, and all below it. What is gone already does not matter.
+    """SIGKILL each of `pids`, which must be unreaped children, and all below. What is gone already does not matter.
 
     Whoever flees by forking is seldom a child of ours while it lives: it becomes one when its parent's exit is complete,
     and has forked by then. So its own children are looked for before it is."""
@@ -128,8 +128,8 @@ def end_all(deadline: float) -> bool:
     """SIGKILL all descendants and reap them. True once there are none; False if some still die at `deadline`
     (monotonic seconds), which only a process stuck in the kernel does.
 
-    As long as ends are met there is no pause: what flees by forking lives for some 100 microseconds at a time, and is met
-    only by whoever looks and strikes in less."""
+    As long as ends are met there is no pause: what flees by forking lives for some 100 microseconds at a time, and is
+    met only by whoever looks and strikes in less."""
     while True:
         met = 0
         try:
