@@ -114,8 +114,8 @@ def start_time(pid: int) -> int | None:
 def end(pids: Iterable[int]) -> None:
     """SIGKILL each of `pids`, which must be unreaped children, and all below. What is gone already does not matter.
 
-    Whoever flees by forking is seldom a child of ours while it lives: it becomes one when its parent's exit is complete,
-    and has forked by then. So its own children are looked for before it is."""
+    Whoever flees by forking is seldom a child of ours while it lives: it becomes one when its parent's exit is
+    complete, and has forked by then. So its own children are looked for before it is."""
     below = list(pids)
     while below:
         for pid in below:
