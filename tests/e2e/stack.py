@@ -5,6 +5,7 @@ Nothing in it knows that the Kubernetes API is the embedded one, but how it is s
 
 import asyncio
 import base64
+import itertools
 import json
 import os
 import select
@@ -294,9 +295,9 @@ async def settled(call: Callable[[], Any], wanted: Callable[[Any], bool], second
             await asyncio.sleep(0.02)
 
 
+_NUMBERS: Final = itertools.count(1)
+
+
 def names() -> Iterator[str]:
-    """Fresh names for Runs."""
-    number = 0
-    while True:
-        number += 1
-        yield f"t{os.getpid() % 1000}-{number}"
+    """Fresh names for Runs: no two modules of one session get the same."""
+    return (f"t{os.getpid() % 1000}-{number}" for number in _NUMBERS)
