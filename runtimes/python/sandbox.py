@@ -46,7 +46,7 @@ SHARED = ("/var/tmp",)
 """Below a SYSTEM folder, and written all the same. /tmp is none, and is shared as well."""
 ALWAYS_HIDDEN = ("/run/secrets", "/var/run/secrets")
 """Where clusters mount tokens."""
-SPREAD_MAX_NAMES = 512
+SPREAD_MAX_NAMES = 2048
 """A folder with more names than this, and something hidden below it, is hidden as a whole: each name is a rule."""
 OOM_SCORE_ADJUSTMENT = 500
 """When memory runs out the kernel takes a worker before the Runtime Server: half of all memory is added to its size."""
@@ -188,11 +188,11 @@ def plan(hidden: Iterable[str], programs: Iterable[str]) -> list[tuple[str, int]
         if not any(hole.startswith(path + "/") for hole in holes):
             rules.append((path, rights))
             return
-        names = _names(path)
-        for name in names if len(names) <= SPREAD_MAX_NAMES else ():
-            below = os.path.join(path, name)
-            if not os.path.islink(below):  # Where it leads has a rule of its own, or is hidden.
-                spread(below, rights, holes)
+        paths = [os.path.join(path, name) for name in _names(path)]
+        # Where a link leads has a rule of its own, or is hidden.
+        paths = [below for below in paths if not os.path.islink(below)]
+        for below in paths if len(paths) <= SPREAD_MAX_NAMES else ():
+            spread(below, rights, holes)
 
     for name in _names("/"):
         top = "/" + name
