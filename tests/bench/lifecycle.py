@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from controlplane.kube.client import KubeClient
 from controlplane.kube.resources import RUNS
+from tests.e2e.stack import descendants
 
 FUNCTIONS: Final = 60
 TASKS: Final = 60
@@ -118,23 +119,6 @@ async def lifecycle(kubeconfig: str) -> dict[str, float]:
     return figures
 
 
-def below(pid: int) -> list[int]:
-    """This process and every living one below it."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, todo = [pid], [pid]
-    while todo:
-        todo = [child for one in todo for child in children.get(one, [])]
-        found += todo
-    return found
-
-
 def cpu_seconds(pids: list[int]) -> float:
     """Processor time that these processes have used so far."""
     ticks = 0
@@ -161,7 +145,7 @@ def pss_mib(pids: list[int]) -> float:
 def idle(parent: int) -> dict[str, float]:
     """Memory and processor share of the idle system."""
     time.sleep(3)  # what the last Run left to do is done
-    pids = below(parent)
+    pids = [parent, *descendants(parent)]
     before, began = cpu_seconds(pids), time.monotonic()
     time.sleep(IDLE_S)
     used, took = cpu_seconds(pids) - before, time.monotonic() - began
