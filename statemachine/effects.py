@@ -24,6 +24,7 @@ from statemachine.run import (
     Target,
     TaskResult,
 )
+from statemachine.text import cut_bytes
 
 Decision = tuple[Run, tuple[cmd.Command, ...]]
 
@@ -282,8 +283,4 @@ def backoff_ms(base_ms: int, failures: int) -> int:
 
 def clip(text: str) -> str:
     """The text within the bound of `status.message`, cut at a character."""
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= MESSAGE_MAX_BYTES:
-        return raw.decode()
-    ellipsis = "…"
-    return raw[: MESSAGE_MAX_BYTES - len(ellipsis.encode())].decode("utf-8", "ignore") + ellipsis
+    return cut_bytes(text, MESSAGE_MAX_BYTES)

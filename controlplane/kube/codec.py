@@ -111,11 +111,3 @@ def whole_quantity(value: str | int | float) -> int:
 def selector_text(labels: dict[str, str]) -> str:
     """Equality labels as a `labelSelector` or `fieldSelector`."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
-
-
-def cut_bytes(text: str, limit: int) -> str:
-    """`text`, cut at a character so that its UTF-8 is at most `limit` bytes; a cut ends in an ellipsis."""
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= limit:
-        return raw.decode()
-    return raw[: limit - 3].decode("utf-8", "ignore") + "…"

@@ -13,10 +13,11 @@ import msgspec
 
 from controlplane.kube.api import Kube
 from controlplane.kube.clock import Clock
-from controlplane.kube.codec import cut_bytes, format_time_seconds
+from controlplane.kube.codec import format_time_seconds
 from controlplane.kube.errors import KubeError, NotFound
 from controlplane.kube.resources import EVENTS
 from controlplane.kube.types import EventSource, KubeEvent, ObjectMeta, ObjectReference
+from statemachine.text import cut_bytes
 
 QUEUE_MAX: Final = 1000  # a burst of hundreds of Runs; beyond it the newest are dropped
 REMEMBERED_MAX: Final = 4096  # Events whose repetition is counted instead of written anew

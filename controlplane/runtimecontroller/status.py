@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from controlplane.kube.codec import cut_bytes, format_time, parse_time_us
+from controlplane.kube.codec import format_time, parse_time_us
 from controlplane.kube.types import ConditionObject, Pod, RuntimeObject
 from controlplane.runtimecontroller.template import RUNTIME_LABEL
+from statemachine.text import cut_bytes
 
 MESSAGE_MAX_BYTES: Final = 1024  # the CRD's bound of a condition's message
 RUNS: Final = "runs"

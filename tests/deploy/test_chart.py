@@ -5,7 +5,6 @@ writes the golden files anew.
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kit.helm import find_helm
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "chart"
 GOLDEN = Path(__file__).parent / "golden"
-CACHED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kruntimes" / "cluster"
 
 EVERYTHING = {
     "controlplane": {"nodeSelector": {"zone": "a"}, "tolerations": [{"key": "k", "operator": "Exists"}]},
@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {"default": {}, "everything": EVERYTHING, "le
 
 @pytest.fixture(scope="module")
 def helm() -> str:
-    found = shutil.which("helm") or next((str(path) for path in sorted(CACHED.glob("helm-v*"))), None)
+    found = find_helm()
     if found is None:
         pytest.skip("helm is neither on the PATH nor in the cache of scripts/cluster")
     return found

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.kube.codec import (
-    cut_bytes,
     format_duration,
     format_time,
     format_time_seconds,
@@ -16,6 +15,7 @@ from controlplane.kube.codec import (
     parse_time_us,
     whole_quantity,
 )
+from statemachine.text import cut_bytes
 
 
 @given(st.integers(min_value=0, max_value=253_402_300_799_999_999))
