@@ -26,8 +26,8 @@ SANDBOX: Final = (
     "your home; functions share this machine's kernel, network and /tmp: run only code you would give an account here"
 )
 PROCESS: Final = (
-    "this kernel has no Landlock: functions have processes, environment and folders of their own, and read what this "
-    "user can read, also each other's: run only code you trust"
+    "functions of one Pod trust each other: this kernel has no Landlock, or refuses it; they have processes, "
+    "environment and folders of their own, and read what this user can read, also each other's: run only code you trust"
 )
 SIGNALS: Final = "; this kernel lets them signal each other's processes"
 SIGNALS_SCOPED_FROM_ABI: Final = 6

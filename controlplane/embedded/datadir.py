@@ -41,6 +41,8 @@ LOCK_RETRY_SECONDS: Final = 0.05
 RUN_DIR_BASE_MAX_BYTES: Final = 40
 """Where the folder for sockets is made; with its name, a Pod's and the socket's it has to stay below 108 bytes."""
 
+RUN_DIR_PREFIX: Final = "krt-"
+
 PICKED_PORTS: Final = range(20_000, 32_768)
 """Free ports are picked below Linux' ephemeral range, so that no outgoing connection takes one between two starts."""
 
@@ -127,12 +129,20 @@ class DataDir:
             ):
                 return
         try:
-            base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-            made = tempfile.mkdtemp(prefix="krt-", dir=base if len(base) <= RUN_DIR_BASE_MAX_BYTES else "/tmp")
+            made = tempfile.mkdtemp(prefix=RUN_DIR_PREFIX, dir=self._run_dir_base())
             self.config = msgspec.structs.replace(self.config, run_dir=made)
             save_config(self.path, self.config)
         except OSError as exc:
             raise StartRefused("RunDirectoryUnwritable", f"cannot make a folder for sockets: {exc}") from exc
+
+    def _run_dir_base(self) -> Path:
+        """DIR itself where its path is short, so that nothing of it is in a folder that functions share: what is hidden
+        below /tmp hides the files that are made beside it later."""
+        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
+        for base in (self.path, Path(runtime)):
+            if len(os.fsencode(base)) <= RUN_DIR_BASE_MAX_BYTES and os.access(base, os.W_OK | os.X_OK):
+                return base
+        return Path("/tmp")
 
     def remove_run_dir(self) -> None:
         """At the end of everything: nothing listens there any more."""
@@ -279,7 +289,7 @@ def _check_format(path: Path) -> None:
 
 def _empty(path: Path) -> None:
     for entry in list(os.scandir(path)):
-        if entry.name == "lock" or not (entry.name in OURS or entry.name.startswith("state.db")):
+        if entry.name == "lock" or not (entry.name in OURS or entry.name.startswith(("state.db", RUN_DIR_PREFIX))):
             continue
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)

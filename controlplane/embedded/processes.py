@@ -159,15 +159,21 @@ def end_leftovers(pods: Path) -> int:
 
 
 def _is_left_over(proc: Path, pods: Path, uids: set[bytes]) -> bool:
+    """By the command line of a zygote, which names its work folder and which its forks keep: they are not dumpable, so
+    that only root may see their environment and folder, and /proc gives their files to root. By those of any other."""
     try:
-        if proc.stat().st_uid != os.geteuid():
+        status = (proc / "status").read_text()
+        if f"\nUid:\t{os.geteuid()}\t" not in status:
             return False
+        *command, label, _ = [b"", b"", *(proc / "cmdline").read_bytes().split(b"\0")]
+        if label.startswith(os.fsencode(pods) + b"/") and any(one.startswith(b"/proc/self/fd/") for one in command):
+            return True
         if not uids.isdisjoint((proc / "environ").read_bytes().split(b"\0")):
             return True
         terminal = (proc / "stat").read_text().rpartition(")")[2].split()[4]
         return terminal == "0" and (proc / "cwd").readlink().is_relative_to(pods)
     except OSError:
-        return False  # it ended while we looked
+        return False  # it ended while we looked, or shows nothing
 
 
 def exit_code(status: int) -> int:

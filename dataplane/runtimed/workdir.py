@@ -7,12 +7,12 @@
 import asyncio
 import logging
 import os
-import stat
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from runtimes.contract.limits import ARTIFACTS_FOLDER
+from runtimes.contract.trees import removal
 
 REMOVE_YIELD: Final = 256  # entries removed before other work gets a turn: some 5 ms of unlink(2)
 
@@ -90,30 +90,11 @@ async def remove_tree(path: Path) -> None:
 
     What cannot be removed (another user's, a read-only disk) is left for the next sweep: it never holds a Run.
     """
-    folders, at = [path], 0
-    while at < len(folders):  # every folder stands before those in it: removed from the end, each is empty by then
-        folders += await _empty(folders[at])
-        at += 1
-    for folder in reversed(folders):
-        try:
-            folder.rmdir()
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            _log.warning("%s stays: %s", folder, error.strerror)
-
-
-async def _empty(folder: Path) -> list[Path]:
-    """Remove what is no folder; the folders in it."""
-    inner: list[Path] = []
-    for count, entry in enumerate(_scan(folder), 1):
+    for count, _ in enumerate(removal(path), 1):
         if count % REMOVE_YIELD == 0:
             await asyncio.sleep(0)
-        if entry.is_dir(follow_symlinks=False):
-            inner.append(Path(entry.path))
-        else:
-            _unlink(entry.path)
-    return inner
+    if os.path.lexists(path):  # noqa: ASYNC240 - one lstat
+        _log.warning("%s stays: it cannot be removed", path)
 
 
 def _unlink(path: str | Path) -> None:
@@ -123,12 +104,3 @@ def _unlink(path: str | Path) -> None:
         pass
     except OSError as error:
         _log.warning("%s stays: %s", path, error.strerror)
-
-
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        folder.chmod(stat.S_IRWXU)
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []

@@ -1,55 +1,42 @@
-// MessagePack, as far as the Runtime contract needs it: nil, booleans, integers, strings, binary, arrays, maps.
+// MessagePack, as far as heads need it: nil, booleans, whole numbers, strings, arrays, maps. Digests are of its bytes.
 'use strict';
 
-// Always in the shortest form: digests are of these bytes.
-function encode(value) {
-  if (value === null || value === undefined) return Buffer.from([0xc0]);
-  if (typeof value === 'boolean') return Buffer.from([value ? 0xc3 : 0xc2]);
-  if (typeof value === 'number') return value < 0x80 ? Buffer.from([value]) : sized([0xcc, 0xcd, 0xce, 0xcf], value);
-  if (typeof value === 'string') {
-    const bytes = Buffer.from(value);
-    return Buffer.concat([bytes.length < 32 ? Buffer.from([0xa0 | bytes.length]) : sized([0xd9, 0xda, 0xdb], bytes.length), bytes]);
-  }
-  if (Array.isArray(value)) {
-    const head = value.length < 16 ? Buffer.from([0x90 | value.length]) : sized([null, 0xdc, 0xdd], value.length);
-    return Buffer.concat([head, ...value.map(encode)]);
-  }
-  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
-  const head = entries.length < 16 ? Buffer.from([0x80 | entries.length]) : sized([null, 0xde, 0xdf], entries.length);
-  return Buffer.concat([head, ...entries.flatMap(([key, item]) => [encode(key), encode(item)])]);
-}
-
-// A kind, by the bytes that the number needs (1, 2, 4, 8), and the number.
+// The first byte of `kinds`, by the bytes that the number needs (1, 2, 4, 8), and the number.
 function sized(kinds, number) {
-  const index = number < 0x100 && kinds[0] !== null ? 0 : number < 0x10000 ? 1 : number < 0x100000000 ? 2 : 3;
+  const index = [0x100, 0x10000, 0x100000000, Infinity].findIndex((bound, at) => kinds[at] && number < bound);
   const bytes = Buffer.alloc(8);
   bytes.writeBigUInt64BE(BigInt(number));
   return Buffer.concat([Buffer.from([kinds[index]]), bytes.subarray(8 - 2 ** index)]);
 }
+const headed = (small, bound, kinds, size) => (size < bound ? Buffer.from([small | size]) : sized(kinds, size));
 
-// Throws for bytes that are no MessagePack, or that do not end with the value.
-function decode(bytes) {
+exports.encode = function encode(value) {
+  if (value === null || value === undefined) return Buffer.from([0xc0]);
+  if (typeof value === 'boolean') return Buffer.from([value ? 0xc3 : 0xc2]);
+  if (typeof value === 'number') return headed(0, 0x80, [0xcc, 0xcd, 0xce, 0xcf], value);
+  if (typeof value === 'string') {
+    const bytes = Buffer.from(value);
+    return Buffer.concat([headed(0xa0, 32, [0xd9, 0xda, 0xdb], bytes.length), bytes]);
+  }
+  if (Array.isArray(value)) return Buffer.concat([headed(0x90, 16, [0, 0xdc, 0xdd], value.length), ...value.map(encode)]);
+  const entries = Object.entries(value).filter(([, item]) => item !== undefined);
+  return Buffer.concat([headed(0x80, 16, [0, 0xde, 0xdf], entries.length), ...entries.flat().map(encode)]);
+};
+
+// Throws for bytes that are nothing of it, or that do not end with the value.
+exports.decode = function decode(bytes) {
   let at = 0;
   const take = (size) => {
-    if (at + size > bytes.length) throw new Error('it ends too early');
-    at += size;
+    if ((at += size) > bytes.length) throw new Error('it ends too early');
     return bytes.subarray(at - size, at);
   };
-  const number = (size) => take(size).readUIntBE(0, size);
-  const long = (signed) => Number(signed ? take(8).readBigInt64BE() : take(8).readBigUInt64BE());
+  const number = (size) => (size === 8 ? Number(take(8).readBigUInt64BE()) : take(size).readUIntBE(0, size));
   const text = (size) => new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(take(size));
   const list = (size) => Array.from({ length: Math.min(size, bytes.length) }, value);
-  const map = (size) => {
-    const found = Object.create(null);
-    for (let i = 0; i < size; i++) found[value()] = value();
-    return found;
-  };
+  const map = (size) => Object.fromEntries(list(2 * size).flatMap((key, i, all) => (i % 2 ? [] : [[key, all[i + 1]]])));
   const kinds = {
-    0xc0: () => null, 0xc2: () => false, 0xc3: () => true,
-    0xc4: () => take(number(1)), 0xc5: () => take(number(2)), 0xc6: () => take(number(4)),
-    0xca: () => take(4).readFloatBE(), 0xcb: () => take(8).readDoubleBE(),
-    0xcc: () => number(1), 0xcd: () => number(2), 0xce: () => number(4), 0xcf: () => long(false),
-    0xd0: () => take(1).readInt8(), 0xd1: () => take(2).readInt16BE(), 0xd2: () => take(4).readInt32BE(), 0xd3: () => long(true),
+    0xc0: () => null, 0xc2: () => false, 0xc3: () => true, 0xcb: () => take(8).readDoubleBE(),
+    0xcc: () => number(1), 0xcd: () => number(2), 0xce: () => number(4), 0xcf: () => number(8),
     0xd9: () => text(number(1)), 0xda: () => text(number(2)), 0xdb: () => text(number(4)),
     0xdc: () => list(number(2)), 0xdd: () => list(number(4)), 0xde: () => map(number(2)), 0xdf: () => map(number(4)),
   };
@@ -66,6 +53,4 @@ function decode(bytes) {
   const found = value();
   if (at !== bytes.length) throw new Error('something follows it');
   return found;
-}
-
-module.exports = { encode, decode };
+};

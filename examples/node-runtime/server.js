@@ -1,225 +1,320 @@
-// A Runtime Server for JavaScript: KRUNTIMES_SOCKET=… KRUNTIMES_WORK_DIR=… node server.js
+// A Runtime Server for JavaScript functions: KRUNTIMES_SOCKET=… KRUNTIMES_WORK_DIR=… node server.js
 //
-// It serves functions and no tasks, and keeps C9 in part: strays of a server that was killed are not ended. Here: frames and methods; functions.js holds one function, worker.js runs in its
-// processes. See docs/runtime-contract.md for what each line must do.
+// Numbers in comments are lines of docs/runtime-contract.md. frames.js is the wire, worker.js runs the handlers.
 'use strict';
 
+const { fork } = require('child_process');
 const crypto = require('crypto');
 const fs = require('fs');
-const net = require('net');
 const path = require('path');
-const { encode, decode } = require('./msgpack');
-const { Function, CallError, precondition } = require('./functions');
+const { setTimeout: sleep } = require('timers/promises');
+const { encode } = require('./msgpack');
+const { CallError, listen } = require('./frames');
 
-const work = process.env.KRUNTIMES_WORK_DIR;
-const instanceId = crypto.randomUUID();
-const started = Math.round(Number(fs.readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1e6);
+const { KRUNTIMES_SOCKET: SOCKET, KRUNTIMES_WORK_DIR: WORK, PATH } = process.env;
+const [BODY_MAX, LINE_MAX, LOG_MAX, WORKER_WAIT_MS, LOOK_MS] = [1048576, 16384, 1048576, 2000, 5];
+const startedBoottimeUs = Math.round(parseFloat(fs.readFileSync('/proc/uptime', 'utf8')) * 1e6);
 const held = new Set();
 const tombstones = new Map(); // Run UID -> the highest attempt that was closed
+const instanceId = process.argv[2] || crypto.randomUUID();
 let condemned = '';
+let guard;
 
-const [REQUEST, RESPONSE, ERROR, BODY, CANCEL, REFUSED, GOAWAY, PING, PONG] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-const HEADER = 25;
-const CHUNK = 65536;
+const closed = (message) => new CallError('FailedPrecondition', message);
+const ofRun = ({ runUid }) => [...held].filter((one) => one.head.epoch.runUid === runUid);
 
-// --- frames
-
-function frame(kind, stream, head = Buffer.alloc(0), bodySize = 0, chunk = Buffer.alloc(0)) {
-  const header = Buffer.alloc(HEADER);
-  header.writeUInt32BE(HEADER - 4 + head.length + chunk.length, 0);
-  header[4] = kind;
-  header.writeBigUInt64BE(stream, 5);
-  header.writeUInt32BE(head.length, 17);
-  header.writeUInt32BE(bodySize, 21);
-  return Buffer.concat([header, head, chunk]);
+// Kills every process that has this mark in its environment, wherever it went; whether there was one.
+function killMarked(mark) {
+  let found = false;
+  for (const pid of fs.readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    try {
+      if (!fs.readFileSync(`/proc/${pid}/environ`).includes(`KRUNTIME_WORKER=${mark}`)) continue;
+      process.kill(Number(pid), 'SIGKILL');
+      found = true;
+    } catch { /* It has ended, or is another user's. */ }
+  }
+  return found;
 }
 
-function answer(socket, kind, stream, head, text = '') {
-  const body = Buffer.from(text);
-  socket.write(frame(kind, stream, encode(head), body.length, body.subarray(0, CHUNK)));
-  const next = (at) => { // one chunk a turn, so that small answers pass large ones
-    if (at >= body.length || socket.destroyed) return;
-    socket.write(frame(BODY, stream, undefined, 0, body.subarray(at, at + CHUNK)));
-    setImmediate(next, at + CHUNK);
-  };
-  setImmediate(next, CHUNK);
+async function until(done, ms = Infinity) {
+  for (const end = Date.now() + ms; !done() && Date.now() < end;) await sleep(LOOK_MS);
 }
 
-fs.rmSync(process.env.KRUNTIMES_SOCKET, { force: true }); // of one that was killed
-net.createServer((socket) => {
-  let buffer = Buffer.alloc(0);
-  const partial = new Map();
-  socket.on('error', () => {});
-  socket.on('data', (data) => {
-    buffer = buffer.length ? Buffer.concat([buffer, data]) : data;
-    while (buffer.length >= HEADER) {
-      const [length, kind, stream] = [buffer.readUInt32BE(0), buffer[4], buffer.readBigUInt64BE(5)];
-      const [value, headSize, bodySize] = [buffer.readUInt32BE(13), buffer.readUInt32BE(17), buffer.readUInt32BE(21)];
-      const chunkSize = length - (HEADER - 4) - headSize;
-      if (kind < REQUEST || kind > PONG || headSize > 524288 || chunkSize < 0 || chunkSize > CHUNK || bodySize > 2097152) return socket.destroy();
-      if (buffer.length < length + 4) return;
-      const [head, chunk] = [buffer.subarray(HEADER, HEADER + headSize), buffer.subarray(HEADER + headSize, length + 4)];
-      buffer = buffer.subarray(length + 4);
-      if (kind === PING) socket.write(frame(PONG, stream));
-      if (kind !== REQUEST && kind !== BODY) continue;
-      const request = kind === REQUEST ? { stream, value, head, chunks: [], missing: bodySize } : partial.get(stream);
-      if (!request || chunkSize > request.missing) return socket.destroy();
-      request.chunks.push(chunk);
-      request.missing -= chunkSize;
-      partial.set(stream, request);
-      if (request.missing) continue;
-      partial.delete(stream);
-      if (!serve(socket, request)) return socket.destroy();
+class Registration {
+  constructor(head) {
+    Object.assign(this, { head, id: crypto.randomUUID(), state: 'loading', inFlight: 0, idleSince: Date.now() });
+    Object.assign(this, { workers: new Set(), started: 0, failures: 0, taken: 0, beside: path.dirname(head.directory) });
+    for (const name of ['home', 'tmp', 'calls']) fs.mkdirSync(path.join(this.beside, name), { mode: 0o700 });
+    this.start();
+  }
+
+  get open() { return this.state === 'loading' || this.state === 'ready'; }
+  get idleForMs() { return this.inFlight ? 0 : Date.now() - this.idleSince; }
+  get most() { return this.head.concurrency || 1; }
+
+  start() {
+    const { epoch, env, directory, handler } = this.head;
+    const worker = { number: ++this.started, mark: `${instanceId}/${this.id}/${this.started};`, invocation: '' };
+    worker.folder = path.join(this.beside, 'calls', String(worker.number));
+    worker.left = path.join(worker.folder, 'artifacts');
+    fs.mkdirSync(worker.left, { recursive: true, mode: 0o700 });
+    // Output goes to files: at the end of a call all of it is there, whoever still holds the other end (C22).
+    worker.output = ['stdout', 'stderr'].map((name) => fs.openSync(path.join(worker.folder, name), 'a+', 0o600));
+    const [, file, name] = /^(.*)\.([^.]*)$/.exec(handler);
+    const args = [path.join(directory, file.replaceAll('.', '/') + '.js'), name, String(BODY_MAX)];
+    worker.process = fork(path.join(__dirname, 'worker.js'), args, {
+      cwd: directory, detached: true, stdio: ['ignore', ...worker.output, 'ipc'],
+      env: { // C14
+        PATH, HOME: path.join(this.beside, 'home'), TMPDIR: path.join(this.beside, 'tmp'), LANG: 'C.UTF-8',
+        KRUNTIME_RUN_UID: epoch.runUid, KRUNTIME_ATTEMPT: String(epoch.attempt), KRUNTIME_WORKER: worker.mark,
+        KRUNTIME_ARTIFACTS_DIR: worker.left, ...env,
+      },
+    });
+    worker.process.on('message', (said) => this.loaded(worker, said));
+    worker.process.on('exit', (code, signal) => this.exited(worker, signal || `exit code ${code}`));
+    this.workers.add(worker);
+  }
+
+  loaded(worker, { error }) {
+    if (worker.ready || worker.killed) return;
+    this.log(worker);
+    if (error) return worker.error = error, this.kill(worker);
+    worker.ready = true;
+    this.failures = 0;
+    if (this.state === 'loading') Object.assign(this, { state: 'ready', idleSince: Date.now() });
+  }
+
+  kill(worker) {
+    worker.killed = true;
+    killMarked(worker.mark);
+  }
+
+  async exited(worker, how) { // C20: its group, and what left it, are gone before anything is said of it.
+    while (killMarked(worker.mark)) await sleep(LOOK_MS);
+    this.log(worker);
+    worker.output.forEach((fd) => fs.closeSync(fd));
+    fs.rmSync(worker.folder, { recursive: true, force: true });
+    this.workers.delete(worker);
+    if (worker.ended) worker.ended(how);
+    if (!worker.ready && this.open) {
+      const message = `it ended with ${how} while it loaded`;
+      const error = worker.error || { reason: 'ImportFailed', message, details: { stderr: how } };
+      if (this.state === 'loading') this.close('closing', error);
+      else if (++this.failures > 2) this.close('lost', error);
     }
-  });
-}).listen(process.env.KRUNTIMES_SOCKET);
+    if (this.open && !this.workers.size) this.start(); // C21
+    if (!this.open) this.release();
+  }
 
-function serve(socket, { stream, value, head, chunks }) {
-  let method, parameters;
-  try {
-    [method, parameters] = decode(head);
-  } catch {
-    return false;
+  // C15 to C21: one process for each call in flight; one more is refused.
+  async invoke(invocation, text, deadline) {
+    if (this.state !== 'ready') throw closed(`the registration is ${this.state}`);
+    if (this.inFlight >= this.most) throw new CallError('TooManyInvocations', `${this.inFlight} are in flight`, {}, 1000);
+    this.inFlight++;
+    try {
+      const free = () => [...this.workers].find((worker) => worker.ready && !worker.ended && !worker.killed);
+      if (!free() && this.workers.size < this.most) this.start();
+      await until(() => free() || !this.open, Math.min(WORKER_WAIT_MS, deadline - Date.now()));
+      if (!this.open) throw closed(`the registration is ${this.state}; the call did not run`);
+      if (!free()) throw new CallError('WorkerStarting', `no worker within ${WORKER_WAIT_MS} ms; it did not run`, {}, 1000);
+      return await this.run(free(), invocation, text, deadline);
+    } finally {
+      this.inFlight--;
+      this.idleSince = Date.now();
+    }
   }
-  const fail = (error) => {
-    if (!(error instanceof CallError)) console.error(error);
-    answer(socket, ERROR, stream, error.head || { reason: 'InternalError', message: String(error), details: {} });
-  };
-  const deadline = Date.now() + (value || 30000);
-  try {
-    if (!Object.hasOwn(methods, method)) throw new CallError('UnknownMethod', `no method ${method}`);
-    if (parameters === null || typeof parameters !== 'object') throw new CallError('InvalidArgument', 'parameters are a map');
-    Promise.resolve(methods[method](parameters, { body: Buffer.concat(chunks), deadline })).then(
-      ([reply, text]) => answer(socket, RESPONSE, stream, reply, text), fail);
-  } catch (error) {
-    fail(error);
+
+  async run(worker, invocation, text, deadline) {
+    const began = process.hrtime.bigint();
+    const overdue = setTimeout(() => { worker.overdue = true; this.kill(worker); }, deadline - Date.now());
+    worker.invocation = invocation;
+    const said = await new Promise((resolve) => {
+      const crashed = { reason: 'WorkerCrashed', message: 'the worker ended during the call: ' };
+      worker.ended = (how) => resolve({ error: { ...crashed, message: crashed.message + how } });
+      worker.process.once('message', (message) => worker.killed || resolve(message));
+      worker.process.send(text, () => {});
+    });
+    clearTimeout(overdue);
+    if (worker.overdue) throw new CallError('InvocationTimeout', 'the deadline passed; every process of the call is gone');
+    if (worker.killed) throw new CallError('OutcomeUnknown', 'the function was released during the call');
+    const artifacts = this.workers.has(worker) ? this.handOver(worker, Boolean(said.error)) : undefined;
+    if (this.workers.has(worker)) this.log(worker);
+    Object.assign(worker, { ended: null, invocation: '' });
+    if (!this.open) this.kill(worker);
+    if (said.error) throw new CallError(said.error.reason, said.error.message, said.error.details);
+    return [{ workerUs: Number((process.hrtime.bigint() - began) / 1000n), artifacts }, said.text];
   }
-  return true;
+
+  handOver(worker, failed) { // C33
+    if (!fs.existsSync(worker.left) || !fs.readdirSync(worker.left).length) return undefined;
+    const name = `${worker.number}-${++this.taken}`;
+    const kept = path.join(this.beside, 'artifacts', name);
+    fs.mkdirSync(path.dirname(kept), { recursive: true, mode: 0o700 });
+    fs.renameSync(worker.left, kept);
+    fs.mkdirSync(worker.left, { mode: 0o700 });
+    if (failed) fs.rmSync(kept, { recursive: true, force: true });
+    return failed ? undefined : name;
+  }
+
+  log({ output, invocation }) { // C23
+    const { attempt, runUid } = this.head.epoch;
+    const line = (stream, text, cut = text.length > LINE_MAX) =>
+      JSON.stringify({ time: new Date().toISOString(), stream, invocation, attempt, line: text.slice(0, LINE_MAX), cut }) + '\n';
+    const lines = output.flatMap((fd, index) => {
+      const { size } = fs.fstatSync(fd);
+      const data = Buffer.alloc(Math.min(size, LOG_MAX));
+      fs.readSync(fd, data, 0, data.length, 0);
+      fs.ftruncateSync(fd);
+      const stream = ['stdout', 'stderr'][index];
+      const found = size ? data.toString().replace(/\n$/, '').split('\n').map((text) => line(stream, text)) : [];
+      return size > LOG_MAX ? [...found, line('system', `[cut: more than ${LOG_MAX} bytes of ${stream}]`, true)] : found;
+    });
+    if (!lines.length) return;
+    fs.mkdirSync(path.join(WORK, 'logs'), { recursive: true, mode: 0o700 });
+    fs.appendFileSync(path.join(WORK, 'logs', `${runUid}.ndjson`), lines.join(''), { mode: 0o600 });
+  }
+
+  close(state = 'closing', error = closed('the epoch was closed').head, drainMs = undefined) { // C24
+    if (this.open) Object.assign(this, { state, error, failed: this.state === 'loading' });
+    if (drainMs != null) setTimeout(() => this.workers.forEach((worker) => this.kill(worker)), drainMs).unref();
+    for (const worker of this.workers) if (!worker.ended) this.kill(worker);
+    this.release();
+  }
+
+  release() {
+    if (this.workers.size) return;
+    for (const name of ['home', 'tmp', 'calls']) fs.rmSync(path.join(this.beside, name), { recursive: true, force: true });
+    held.delete(this);
+  }
 }
 
 // --- methods
 
 const need = (good, why) => { if (!good) throw new CallError('InvalidArgument', why); };
-const same = (one, other) => one.runUid === other.runUid && one.attempt === other.attempt;
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, Math.min(ms, 60000)).unref());
 const bury = ({ runUid, attempt }) => tombstones.set(runUid, Math.max(attempt, tombstones.get(runUid) || 0));
-const find = (id) => [...held].find((one) => one.id === id);
+const allGone = (some) => some.every((one) => !held.has(one));
+const find = (id) => [...held].find((one) => one.id === id && one.state !== 'loading');
 
-function checkPod(epoch) {
-  const other = [...held].some((one) => same(one.head.epoch, epoch) && one.head.epoch.podUid !== epoch.podUid);
-  if (other) throw precondition('another Pod has this attempt');
-}
-
-function digest({ epoch, handler, env, idleTimeoutMs, concurrency = 1 }) {
-  const sorted = Object.entries(env || {}).sort(([one], [other]) => Buffer.compare(Buffer.from(one), Buffer.from(other)));
+function digest({ epoch, handler, env, idleTimeoutMs, concurrency = 1 }) { // C10
+  const sorted = Object.entries(env).sort(([one], [other]) => Buffer.compare(Buffer.from(one), Buffer.from(other)));
   const value = ['function', [epoch.runUid, epoch.attempt, epoch.podUid], handler, sorted, idleTimeoutMs ?? null, concurrency];
   return crypto.createHash('sha256').update(encode(value)).digest('hex');
 }
 
 function check(head) {
-  const { epoch, directory, handler, env = {}, concurrency = 1 } = head;
+  const { epoch, directory, handler, env, concurrency = 1 } = head;
   need(epoch && typeof epoch.runUid === 'string' && typeof epoch.podUid === 'string' && epoch.attempt >= 1, 'epoch');
   need(typeof handler === 'string' && handler.includes('.'), 'handler is file.function');
   need(Number.isInteger(concurrency) && concurrency >= 1 && concurrency <= 64, 'concurrency is 1 to 64');
   need(Object.keys(env).every((name) => name && !name.includes('=')), 'a name in env');
-  need(typeof directory === 'string' && path.resolve(directory).startsWith(path.resolve(work) + path.sep), `directory is below ${work}`);
+  need(typeof directory === 'string' && path.resolve(directory).startsWith(path.resolve(WORK) + path.sep), `directory is below ${WORK}`);
   need(fs.existsSync(directory), 'directory is a folder');
   need(head.digest === digest(head), `the digest is ${digest(head)}`);
 }
 
+function checkPod({ runUid, attempt, podUid }) {
+  const other = ofRun({ runUid }).some((one) => one.head.epoch.attempt === attempt && one.head.epoch.podUid !== podUid);
+  if (other) throw closed('another Pod has this attempt');
+}
+
 const methods = {
-  Hello({ versions }) {
+  async Hello({ versions }) { // C7
     need(Array.isArray(versions) && versions.every(Number.isInteger), 'versions are whole numbers');
     if (!versions.includes(1)) throw new CallError('UnsupportedVersion', 'this server speaks 1');
-    const epochs = [...held].map((one) => ({ epoch: one.head.epoch, kind: 'function', open: one.open, registrationId: one.id }));
-    return [{ version: 1, language: 'node', defaultScript: 'main.js', instanceId, startedBoottimeUs: started, held: epochs }];
+    const epochs = [...held].map(({ head, open, id }) => ({ epoch: head.epoch, kind: 'function', open, registrationId: id }));
+    return [{ version: 1, language: 'node', defaultScript: 'main.js', instanceId, startedBoottimeUs, held: epochs }];
   },
 
-  Alive({ condemn }) {
+  async Alive({ condemn }) { // C8
     condemned = condemned || condemn || '';
     if (condemned) throw new CallError('Unhealthy', condemned);
     return [{ instanceId }];
   },
 
-  async RegisterFunction(head, { deadline }) {
+  async RegisterFunction(head, body, deadline) { // C10 to C13
+    head.env = head.env || {};
     check(head);
-    checkPod(head.epoch);
-    let mine = [...held].find((one) => same(one.head.epoch, head.epoch));
-    if (mine && !mine.open && !tombstones.has(head.epoch.runUid)) await mine.gone.then(() => { mine = undefined; });
-    const newest = Math.max(tombstones.get(head.epoch.runUid) || 0, ...[...held].filter((one) => one.head.epoch.runUid === head.epoch.runUid).map((one) => one.head.epoch.attempt - 1));
-    if (head.epoch.attempt <= newest) throw precondition('this attempt is over');
-    if (mine && mine.head.digest !== head.digest) throw new CallError('AlreadyExists', 'this epoch has another digest');
-    if (!mine) {
-      const file = head.handler.slice(0, head.handler.lastIndexOf('.')).split('.').join('/') + '.js';
-      if (!fs.existsSync(path.join(head.directory, file))) throw new CallError('SourceInvalid', `no file ${file} in the source`);
-      for (const older of [...held].filter((one) => one.head.epoch.runUid === head.epoch.runUid)) {
-        bury(older.head.epoch);
-        older.close();
-      }
-      mine = new Function(head, work, (one) => held.delete(one));
-      held.add(mine);
+    const { epoch, handler, directory } = head;
+    checkPod(epoch);
+    const mine = () => ofRun(epoch).find((one) => one.head.epoch.attempt === epoch.attempt);
+    await until(() => !mine() || mine().open || tombstones.has(epoch.runUid)); // One that failed is being removed.
+    const newest = Math.max(tombstones.get(epoch.runUid) || 0, ...ofRun(epoch).map((one) => one.head.epoch.attempt - 1));
+    if (epoch.attempt <= newest) throw closed('this attempt is over');
+    if (mine() && mine().head.digest !== head.digest) throw new CallError('AlreadyExists', 'this epoch has another digest');
+    if (!mine()) {
+      const file = handler.slice(0, handler.lastIndexOf('.')).replaceAll('.', '/') + '.js';
+      if (!fs.existsSync(path.join(directory, file))) throw new CallError('SourceInvalid', `no file ${file} in the source`);
+      for (const older of ofRun(epoch)) bury(older.head.epoch), older.close();
+      held.add(new Registration(head));
     }
-    const timer = setTimeout(() => mine.state === 'loading' && mine.finish('closing', { reason: 'RegistrationTimedOut', message: 'the load took too long' }), deadline - Date.now());
-    try {
-      await mine.loaded;
-    } catch (error) {
-      await mine.gone;
-      throw error;
-    } finally {
-      clearTimeout(timer);
-    }
-    return [{ registrationId: mine.id }];
+    const one = mine();
+    await until(() => one.state !== 'loading', deadline - Date.now());
+    if (one.state === 'loading') one.close('closing', { reason: 'RegistrationTimedOut', message: 'the load took too long' });
+    if (!one.failed) return [{ registrationId: one.id }];
+    await until(() => !held.has(one));
+    throw new CallError(one.error.reason, one.error.message, one.error.details);
   },
 
-  InvokeFunction({ registrationId, invocationId }, { body, deadline }) {
+  async InvokeFunction({ registrationId, invocationId }, body, deadline) { // C15 to C17
     const one = find(registrationId);
-    if (!one) throw precondition('no such registration');
-    if (body.length > 1048576) throw new CallError('RequestTooLarge', `the body has ${body.length} bytes; at most 1048576 are taken`);
-    let text;
+    if (!one) throw closed('no such registration');
+    if (body.length > BODY_MAX) throw new CallError('RequestTooLarge', `${body.length} bytes; at most ${BODY_MAX} are taken`);
+    let text = '{}';
     try {
-      text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body) || '{}';
+      text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(body) || text;
       JSON.parse(text);
     } catch (error) {
       throw new CallError('InvalidRequest', `the body is not JSON: ${error.message}`);
     }
-    return new Promise((resolve, reject) => {
-      const done = (error, head, result) => (error ? reject(new CallError(error.reason, error.message, error.details, error.retryAfterMs)) : resolve([head, result]));
-      one.invoke({ invocationId, body: text, deadline, done });
-    });
+    return one.invoke(invocationId, text, deadline);
   },
 
-  async UnregisterFunction({ epoch, ifIdleForMs, drainMs, waitMs = 0 }) {
+  async UnregisterFunction({ epoch, ifIdleForMs, drainMs, waitMs = 0 }) { // C24, C25
     checkPod(epoch);
-    const closing = [...held].filter((one) => one.head.epoch.runUid === epoch.runUid && one.head.epoch.attempt <= epoch.attempt);
-    if (ifIdleForMs != null && closing.some((one) => one.open && (one.inFlight || one.idleFor < ifIdleForMs))) throw new CallError('StillActive', 'it is not idle');
+    const closing = ofRun(epoch).filter((one) => one.head.epoch.attempt <= epoch.attempt);
+    const busy = closing.some((one) => one.open && (one.inFlight || one.idleForMs < ifIdleForMs));
+    if (ifIdleForMs != null && busy) throw new CallError('StillActive', 'it is not idle');
     bury(epoch);
-    closing.forEach((one) => one.close(drainMs));
-    const all = Promise.all(closing.map((one) => one.gone));
-    if (waitMs) await Promise.race([all, sleep(waitMs)]);
-    return [{ held: closing.length > 0, gone: closing.every((one) => one.released), inFlight: closing.reduce((sum, one) => sum + one.inFlight, 0) }];
+    closing.forEach((one) => one.close(undefined, undefined, drainMs));
+    await until(() => allGone(closing), waitMs);
+    return [{ held: closing.length > 0, gone: allGone(closing), inFlight: closing.reduce((sum, one) => sum + one.inFlight, 0) }];
   },
 
-  async FunctionStatus({ registrationId, waitMs = 0, restartIdle }) {
+  async FunctionStatus({ registrationId, waitMs = 0, restartIdle }) { // C26
     const one = find(registrationId);
-    if (!one || one.state === 'loading') throw precondition('no such registration');
+    if (!one) throw closed('no such registration');
     if (restartIdle) one.idleSince = Date.now();
-    const until = Date.now() + Math.min(waitMs, 60000);
-    while (one.open && Date.now() < until) {
-      const idleLeft = one.head.idleTimeoutMs ? one.head.idleTimeoutMs - one.idleFor : Infinity;
-      if (idleLeft <= 0) break;
-      await Promise.race([new Promise((wake) => one.watchers.add(wake)), sleep(Math.min(idleLeft, until - Date.now()))]);
-    }
-    const { reason = '', message = '' } = one.error || {};
-    const state = one.open ? 'ready' : one.state;
-    return [{ state, inFlight: one.inFlight, idleForMs: one.idleFor, workers: one.workers.size, reason, message }];
+    await until(() => !one.open || one.idleForMs >= (one.head.idleTimeoutMs ?? Infinity), Math.min(waitMs, 60000));
+    const { state, inFlight, idleForMs, workers: { size: workers }, error: { reason, message } = {} } = one;
+    return [{ state, inFlight, idleForMs, workers, reason, message }];
   },
 };
 
-for (const signal of ['SIGTERM', 'SIGINT']) {
-  process.on(signal, async () => {
-    [...held].forEach((one) => one.close(10000));
-    await Promise.all([...held].map((one) => one.gone));
-    fs.rmSync(process.env.KRUNTIMES_SOCKET, { force: true });
+async function handle(method, parameters, body, deadline) {
+  if (!Object.hasOwn(methods, method)) throw new CallError('UnknownMethod', `no method ${method}`);
+  need(parameters !== null && typeof parameters === 'object', 'parameters are a map');
+  return methods[method](parameters, body, deadline);
+}
+
+async function stop() { // C9
+  held.forEach((one) => one.close('closing', undefined, 10000));
+  await until(() => !held.size);
+  fs.rmSync(SOCKET, { force: true });
+  guard.on('exit', () => process.exit(0)).kill('SIGKILL');
+}
+
+if (process.argv[2]) { // C9: a second process outlives the first by as long as it takes to end what that one left.
+  process.on('disconnect', async () => {
+    while (killMarked(`${instanceId}/`)) await sleep(LOOK_MS);
     process.exit(0);
   });
+} else {
+  guard = fork(__filename, [instanceId], { detached: true, env: {} });
+  const runs = path.join(WORK, 'runs');
+  for (const left of fs.existsSync(runs) ? fs.readdirSync(runs, { recursive: true }) : []) {
+    if (/^[^/]+\/[^/]+\/(home|tmp|calls)$/.test(left)) fs.rmSync(path.join(runs, left), { recursive: true, force: true });
+  }
+  fs.rmSync(SOCKET, { force: true });
+  for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, stop);
+  listen(SOCKET, handle);
 }

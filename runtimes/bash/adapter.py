@@ -1,38 +1,42 @@
 """Bash for the Runtime Server: a worker runs `driver.sh`, which has sourced the file and starts a subshell a call.
 
-Of each call: the request is a file, what the handler prints comes through a named pipe made for it alone, the answer
-is read here from that, or from $KRUNTIME_OUTPUTS. JSON is checked here before the handler runs: Bash has no parser.
+Of each call: the request is a file, what the handler prints comes through a named pipe made for it alone (`CallFiles`,
+ready before the call comes), the answer is read here from that, or from $KRUNTIME_OUTPUTS. JSON is checked here before
+the handler runs: Bash has no parser.
 """
 
 from __future__ import annotations
 
-import os
 import re
+import secrets
 import shutil
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from runtimes.bash.files import CallFiles
 from runtimes.contract.limits import (
     INVOKE_RESULT_MAX_BYTES,
-    OUTPUTS_FILE_MAX_BYTES,
     STDERR_TAIL_MAX_BYTES,
 )
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError
 from runtimes.server import channel
 from runtimes.server.child import Child
-from runtimes.server.environment import LIMITS, find_script, read_regular_file, user_environment
+from runtimes.server.environment import LIMITS, find_script, user_environment
 from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener
 from runtimes.server.logs import RunLog
 from runtimes.server.outputs import OutputsInvalid, parse_outputs
 from runtimes.server.spawner import Spawner
 
-DRIVER: Final = Path(__file__).parent / "driver.sh"
-READ_BYTES: Final = 65536
+DRIVER: Final = (Path(__file__).parent / "driver.sh").read_bytes()
+"""Read once, when this process starts: an upgrade that replaces the file does not change what a worker speaks."""
+CALLS_AHEAD: Final = 2
+"""Calls whose files are there before they come: the next subshell opens its own as soon as the last one has ended."""
 STARTED, MISSING = "started", "missing"
 _SYNTAX_ERROR: Final = re.compile(r"line \d+: (syntax error|unexpected EOF)")
 _EXPECTED: Final = 'expected one JSON object {"outputs": {...}, "artifactRefs": [{"name": ..., "uri": ...}]} on stdout'
@@ -56,16 +60,31 @@ _check_answer: Final = msgspec.json.Decoder(Answer).decode
 class BashWorker(Worker):
     """One bash that has sourced the file."""
 
+    def __init__(
+        self, spec: FunctionSpec, spawner: Spawner, log: RunLog, listener: WorkerListener, *, command: list[str]
+    ) -> None:
+        self._command = command
+        super().__init__(spec, spawner, log, listener)
+
     def begin(self) -> None:
         spec = self.spec
         self._file, self._function = _split(spec.handler)
         self._lines = b""
-        self._sequence = 0
-        self._answer_fd: int | None = None
-        self._answer: list[bytes] = []
-        self._answer_size = 0
+        self._number = 0
+        """Of the call that is running or was the last."""
+        self._reported = 0
+        """Of the last call whose subshell has ended."""
         self._folder = spec.folders.calls / str(self.child.number)
         self._folder.mkdir(mode=0o700)
+        self._token = secrets.token_hex(8)
+        self._ahead: deque[CallFiles] = deque()
+        self._current: CallFiles | None = None
+        try:
+            for number in range(1, CALLS_AHEAD + 1):
+                self._prepare(number)
+        except OSError as error:
+            message = f"the worker's files: {error.strerror}"
+            raise CallError(ErrorHead(reason="RuntimeServerError", message=message)) from error
         self.child.send(
             channel.job(
                 {
@@ -76,12 +95,15 @@ class BashWorker(Worker):
                     ),
                     "limits": LIMITS,
                     "private": spec.folders.own,
-                    "readable": (str(DRIVER),),
-                    "argv": ["bash", str(DRIVER), self._file, self._function, str(self._folder)],
+                    "readable": self._command,
+                    "argv": [*self._command, self._file, self._function, str(self._folder), self._token],
                     "channel": True,
                 }
             )
         )
+
+    def _prepare(self, number: int) -> None:
+        self._ahead.append(CallFiles(self._folder, number, self._token))
 
     def dispatch(self, call: Call) -> None:
         try:
@@ -90,20 +112,20 @@ class BashWorker(Worker):
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
             self.answered(None, ErrorHead(reason="InvalidRequest", message=f"the request body is not JSON: {error}"))
             return
-        self._sequence += 1
-        number = self._sequence
         try:
-            _write_new(self._folder / f"request.{number}", call.body)
-            pipe = self._folder / f"answer.{number}"
-            os.mkfifo(pipe, 0o600)
-            self._answer_fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not self._ahead:
+                self._prepare(self._number + 1)
+            files = self._ahead[0]
+            files.write_request(call.body)
         except OSError as error:
-            self._end_call(number)
             self.answered(None, ErrorHead(reason="InternalError", message=f"the call's files: {error.strerror}"))
             return
-        self._loop.add_reader(self._answer_fd, self._read_answer)
+        self._number += 1
+        self._current = self._ahead.popleft()
+        self._loop.add_reader(files.answer_fd, self._printed_something)
         deadline = time.time() + call.deadline - self._loop.time()
-        self.child.send(f"{number} {call.invocation_id} {deadline:.3f} {call.traceparent}\n".encode())
+        said = f"{call.invocation_id} {deadline:.3f} {call.traceparent}"
+        self.child.send(f"{len(said):03}{said}".encode())
 
     def received(self, data: bytes) -> None:
         if not self.ready and data[0] == channel.FAILED:  # No shell yet: the child could not become one.
@@ -116,8 +138,10 @@ class BashWorker(Worker):
             word, _, status = line.decode("ascii", "replace").partition(" ")
             if not self.ready and word in (STARTED, MISSING) and status.isdigit():
                 self._sourced(word, int(status))
-            elif self.call is not None and word == str(self._sequence) and status.isdigit():
-                self._finished(self._sequence, int(status))
+            elif word == str(self._reported + 1) and self._reported < self._number and status.isdigit():
+                self._reported += 1
+                if self._current is not None and self._reported == self._number:
+                    self._finished(self._current, int(status))
             else:
                 self.give_up()  # Not our driver's line.
                 return
@@ -132,10 +156,22 @@ class BashWorker(Worker):
         else:
             self.started()
 
-    def _finished(self, number: int, status: int) -> None:
-        outputs = self._read_outputs(number)
-        printed, size = self._end_call(number)
+    def _printed_something(self) -> None:
+        files = self._current
+        assert files is not None
+        if not files.read_answer():
+            self._loop.remove_reader(files.answer_fd)
+        if files.status is not None:
+            self._finished(files, files.status)
+
+    def _finished(self, files: CallFiles, status: int) -> None:
+        """The handler has ended; what it printed is in the pipe at the latest now."""
+        self._loop.remove_reader(files.answer_fd)
+        self._current = None
+        outputs = files.read_outputs()
+        printed, size = files.end()
         stderr = self.stderr_tail
+        self._loop.call_soon(self._turn_over, files)
         if status:
             message = f"{self._function} ended with status {status}"
             last = stderr.splitlines()[-1] if stderr else ""
@@ -146,45 +182,18 @@ class BashWorker(Worker):
         else:
             self.answered(*_answer_of_stdout(printed, size))
 
+    def _turn_over(self, files: CallFiles) -> None:
+        """Once the answer is out: the call's files go, and those of a later one come."""
+        files.remove()
+        if self.live:
+            try:
+                self._prepare(self._number + len(self._ahead) + 1)
+            except OSError:
+                pass  # The call that needs them tries again, and says it.
+
     def _stdout_to_log(self, printed: bytes) -> None:
         if printed:
             self.log_lines(printed.rstrip(b"\n").split(b"\n"))
-
-    def _read_outputs(self, number: int) -> bytes:
-        try:
-            return read_regular_file(self._folder / f"outputs.{number}", OUTPUTS_FILE_MAX_BYTES + 1)
-        except OSError:
-            return b""
-
-    def _read_answer(self) -> int:
-        """Take what the handler has printed. What is beyond the bound is counted and dropped: it never blocks."""
-        assert self._answer_fd is not None
-        try:
-            data = os.read(self._answer_fd, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if not data:
-            self._loop.remove_reader(self._answer_fd)
-            return 0
-        self._answer_size += len(data)
-        if self._answer_size <= INVOKE_RESULT_MAX_BYTES + READ_BYTES:
-            self._answer.append(data)
-        return len(data)
-
-    def _end_call(self, number: int) -> tuple[bytes, int]:
-        """Close and remove what was made for the call; return what the handler printed, and its whole size."""
-        if self._answer_fd is not None:
-            for _ in range(16):  # A pipe's capacity: whoever still writes does not hold the answer up.
-                if not self._read_answer():
-                    break
-            self._loop.remove_reader(self._answer_fd)
-            os.close(self._answer_fd)
-            self._answer_fd = None
-        for name in ("request", "answer", "outputs"):
-            (self._folder / f"{name}.{number}").unlink(missing_ok=True)
-        printed, size = b"".join(self._answer), self._answer_size
-        self._answer, self._answer_size = [], 0
-        return printed, size
 
     def died_before_start(self, child: Child, stderr: str) -> ErrorHead:
         if child.exit_code is None:
@@ -194,8 +203,12 @@ class BashWorker(Worker):
         return _error("ImportFailed", f"{message}: {last}" if last else message, stderr)
 
     def cleanup(self) -> None:
-        if self._answer_fd is not None:
-            self._end_call(self._sequence)
+        if self._current is not None:
+            self._loop.remove_reader(self._current.answer_fd)
+            self._ahead.append(self._current)
+        for files in self._ahead:
+            files.remove()
+        self._ahead.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -205,13 +218,17 @@ class Bash:
     name = "bash"
     default_script = "main.sh"
 
-    def __init__(self, interpreter: str) -> None:
+    def __init__(self, interpreter: str, work: Path) -> None:
+        """Writes the driver to the work folder. Raises OSError."""
         self.interpreter = sys.executable
         self.shell = interpreter
+        self._driver = work / "driver.sh"
+        self._driver.unlink(missing_ok=True)
+        self._driver.write_bytes(DRIVER)
 
     def start_worker(self, spec: FunctionSpec, spawner: Spawner, log: RunLog, listener: WorkerListener) -> Worker:
         find_script(spec.folders, _split(spec.handler)[0])
-        return BashWorker(spec, spawner, log, listener)
+        return BashWorker(spec, spawner, log, listener, command=[self.shell, str(self._driver)])
 
     def task_job(self, spec: TaskSpec) -> dict[str, object]:
         find_script(spec.folders, spec.entrypoint)
@@ -231,13 +248,6 @@ class Bash:
             "argv": [self.shell, "--", spec.entrypoint, *spec.args],
             "channel": False,
         }
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    """Write a file that must not exist: user code may have put anything in its place, also what blocks."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
-        file.write(data)
 
 
 def _split(handler: str) -> tuple[str, str]:

@@ -1,12 +1,14 @@
-# The worker of one Bash function: `bash driver.sh FILE FUNCTION FOLDER`, the private channel on descriptor 60.
+# The worker of one Bash function: `bash driver.sh FILE FUNCTION FOLDER TOKEN`, the private channel on descriptor 60.
 #
-# It sources FILE once, at top level, then runs FUNCTION in a fresh subshell for each line `SEQUENCE ID DEADLINE TRACEPARENT`
-# on the channel, numbered from 1, and answers `SEQUENCE STATUS`. The request is FOLDER/request.SEQUENCE; what the
-# handler prints goes into the named pipe FOLDER/answer.SEQUENCE, made for this one call, so that a process left over from
-# an earlier call has no way into it. adapter.py is at the other end. Names begin with __kruntime_ since the user's file
-# shares them; builtins are called as such since the user's file may define functions of their names.
+# It sources FILE once, at top level, then runs FUNCTION in a fresh subshell for each `ID DEADLINE TRACEPARENT` on the
+# channel (behind its length in three digits: a line would be read byte by byte), and answers `NUMBER STATUS`, numbered from 1. The request is FOLDER/request.NUMBER; what the handler prints goes
+# into the named pipe FOLDER/answer.NUMBER. Both are made for this one call, so that a process left over from an earlier
+# call has no way into it, and before it: what can be done ahead is done ahead. A handler that returns with its output
+# where it was says there which EXIT trap it has set, and, behind a zero byte and TOKEN, its status: without a trap the
+# call is over, and nobody waits until its process has been taken down. adapter.py is at the other end. Names begin with
+# __kruntime_ since the user's file shares them; builtins are called as such since it may define functions of their names.
 
-__kruntime_file=$1 __kruntime_handler=$2 __kruntime_folder=$3
+__kruntime_file=$1 __kruntime_handler=$2 __kruntime_folder=$3 __kruntime_token=$4
 builtin set --
 
 builtin source "./$__kruntime_file" 60>&-
@@ -21,20 +23,33 @@ else
   builtin exit 0
 fi
 
-__kruntime_sequence=0
+__kruntime_say() {
+  if [[ /proc/self/fd/1 -ef $__kruntime_answer ]]; then
+    builtin trap -p EXIT
+    builtin printf '\0%s %s\0' "$__kruntime_token" "$1"
+  fi
+  builtin return "$1"
+}
+
+__kruntime_number=0
 while :; do
-  __kruntime_sequence=$((__kruntime_sequence + 1))
+  __kruntime_number=$((__kruntime_number + 1))
   (
-    # It is forked before its call comes, so that no call waits for the fork. At the end of the channel all is over.
-    IFS=' ' builtin read -r -u 60 __kruntime_sequence __kruntime_id __kruntime_deadline __kruntime_trace ||
-      builtin kill -KILL "$$"
-    exec <"$__kruntime_folder/request.$__kruntime_sequence" >"$__kruntime_folder/answer.$__kruntime_sequence" 60>&-
-    builtin export KRUNTIME_REQUEST_FILE="$__kruntime_folder/request.$__kruntime_sequence" \
-      KRUNTIME_OUTPUTS="$__kruntime_folder/outputs.$__kruntime_sequence" \
-      KRUNTIME_INVOCATION_ID="$__kruntime_id" KRUNTIME_DEADLINE="$__kruntime_deadline" KRUNTIME_TRACEPARENT="$__kruntime_trace"
+    __kruntime_answer=$__kruntime_folder/answer.$__kruntime_number
+    builtin export KRUNTIME_REQUEST_FILE="$__kruntime_folder/request.$__kruntime_number" \
+      KRUNTIME_OUTPUTS="$__kruntime_folder/outputs.$__kruntime_number" \
+      KRUNTIME_INVOCATION_ID KRUNTIME_DEADLINE KRUNTIME_TRACEPARENT
+    exec <"$KRUNTIME_REQUEST_FILE" >"$__kruntime_answer"
+    # Here it waits for its call. At the end of the channel all is over.
+    builtin read -r -u 60 -N 3 __kruntime_call || builtin kill -KILL "$$"
+    builtin read -r -u 60 -N "$__kruntime_call" __kruntime_call || builtin kill -KILL "$$"
+    exec 60>&-
+    KRUNTIME_INVOCATION_ID=${__kruntime_call%% *} __kruntime_call=${__kruntime_call#* }
+    KRUNTIME_DEADLINE=${__kruntime_call%% *} KRUNTIME_TRACEPARENT=${__kruntime_call#* }
     case $__kruntime_options in *x*) builtin set -x ;; esac
     case $__kruntime_options in *e*) builtin set -e ;; esac
     "$__kruntime_handler"
+    { __kruntime_say "$?"; } 2>&-  # No trace of it, if the handler has set one.
   )
-  builtin printf '%s %s\n' "$__kruntime_sequence" "$?" >&60
+  builtin printf '%s %s\n' "$__kruntime_number" "$?" >&60
 done

@@ -179,12 +179,13 @@ async def test_nothing_outlives_a_server_that_is_killed(fresh: Server, tmp_path:
     started = tmp_path / "started"
     call = asyncio.create_task(bench.invoke(registration, {"started": str(started)}, timeout=60))
     await until(lambda: started.exists() and started.read_text(), "the handler started")
-    head = bench.task("sleep", env={"MARK": str(tmp_path / "mark")})
-    await bench.client.execute_task(head)
-    await until((tmp_path / "mark").exists, "the task started")
+    if bench.dialect.tasks:  # A Runtime may leave them out.
+        await bench.client.execute_task(bench.task("sleep", env={"MARK": str(tmp_path / "mark")}))
+        await until((tmp_path / "mark").exists, "the task started")
     below = descendants(fresh.pid)
-    assert len(below) >= 6, below
-    assert len(fresh.homes()) == 3
+    assert len(below) >= 5, below
+    homes = fresh.homes()
+    assert len(homes) == (3 if bench.dialect.tasks else 2)
     fresh.kill()
     await until(lambda: not [pid for pid in below if alive(pid)], f"every one of {below} is gone")
     await asyncio.gather(call, return_exceptions=True)
@@ -192,7 +193,7 @@ async def test_nothing_outlives_a_server_that_is_killed(fresh: Server, tmp_path:
     client = await fresh.connect()
     assert (await client.hello()).held == ()
     assert fresh.homes() == []
-    assert folder_mode(head.directory) is not None
+    assert all(folder_mode(str(home.parent / "src")) is not None for home in homes)
     client.close()
 
 

@@ -31,6 +31,12 @@ class Inbox:
         """Where the next bytes go."""
         return self._buffer[self._filled :]
 
+    def close(self) -> None:
+        """Nothing more comes. A connection is a knot of references that the collector undoes at some later time, and a
+        process that is asked a little now and then would keep the buffers of hours until then."""
+        self._buffer = memoryview(b"")
+        self._filled = 0
+
     def filled(self, size: int) -> None:
         """So many bytes were put into `space`. Raises what `on_frame` raises, and ProtocolError."""
         buffer, end, offset = self._buffer, self._filled + size, 0

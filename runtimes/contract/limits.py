@@ -96,8 +96,9 @@ FRAME_MAX_BYTES: Final = HEAD_MAX_BYTES + CHUNK_MAX_BYTES + KIB
 """A whole frame, its header too."""
 BODY_MAX_BYTES: Final = 2 * MIB
 """A whole body: above INVOKE_BODY_MAX_BYTES, so that too large is an answer and not a broken connection."""
-CONNECTION_BYTES_MAX: Final = 64 * MIB
-"""Bytes of unanswered requests, and bytes waiting to be written, on one connection; more is REFUSED."""
+CONNECTION_BYTES_MAX: Final = 160 * MIB
+"""Bytes of unanswered requests, and bytes waiting to be written, on one connection; more is REFUSED. Twice what a
+gateway sends of one Run, so that a flood of one leaves room for the others of its Pod."""
 CONNECTION_STREAMS_MAX: Final = 4096
 """Unanswered requests on one connection; more is REFUSED."""
 ASSEMBLING_BYTES_MAX: Final = 256 * MIB

@@ -18,6 +18,14 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
+def give_back() -> None:
+    """Return free memory to the kernel, wherever in the heap it is: after a flood of large bodies has gone, which
+    leaves holes that are far below the top. It takes some milliseconds."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(KEPT_BYTES)
+
+
 def keep_freed_buffers() -> None:
     """Serve large buffers from the heap and keep KEPT_BYTES of it. Where the C library knows no mallopt: nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _wake_when_idle(self) -> None:
-        if self._idle_waiters and not self._serving and not self._outbox and not self._calls:
+        if self._idle_waiters and not (self._serving or self._partial or self._outbox or self._calls):
             for waiter in self._idle_waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -378,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         if incoming is not None and incoming.kind == frames.REQUEST:
             self._partial.drop(stream)  # Never taken; what still comes of it is dropped.
             self._bytes_received -= incoming.size
+            self._wake_when_idle()
         request = self._serving.get(stream)
         if request is not None:
             request.cancel()
@@ -406,6 +407,7 @@ class Connection(asyncio.BufferedProtocol):
         reason = f"the connection was lost: {error}" if error else "the connection was closed by the peer"
         self._transport = None
         self._outbox.close()
+        self._inbox.close()
         self._partial.clear()
         if not self.closed.done():
             self.closed.set_result(None)

@@ -1,1 +1,1 @@
-"""The Python Runtime: the adapter that the Runtime Server uses; `zygote.py`, run by the user's interpreter."""
+"""The Python Runtime: `adapter` is the Runtime Server's; all else is run by the user's interpreter, `zygote` first."""

@@ -1,4 +1,4 @@
-"""Python for the Runtime Server: what a worker is sent and what it answers. The worker itself is `zygote.py`.
+"""Python for the Runtime Server: what a worker is sent and what it answers. The worker itself is `function.py`.
 
 Bodies pass through as bytes: only the worker parses JSON.
 """

@@ -2,7 +2,7 @@
 # No worker has pathlib in memory for our sake; this runs on Python 3.9.
 """What keeps one function from another in the same Pod: Landlock, no privileges, not dumpable, bounded memory.
 
-Loaded by `zygote.py`, from its own folder, under the *user's* interpreter: standard library only. What is inherited by
+Loaded by `zygote.py` under the *user's* interpreter: standard library only. What is inherited by
 fork is set once in the zygote (`harden`) and costs a worker nothing; each child then encloses itself in a Landlock
 domain of its own (`Enclosure`): the rules that all share while it waits for a job, its Run's folders when it has one.
 `Census` finds a child that forks without end. A kernel without Landlock is no error: `abi` is 0, and the

@@ -1,4 +1,4 @@
-"""Messages to and from a child of the zygote: the other end of `Channel` in runtimes/python/zygote.py. Pure bytes."""
+"""Messages to and from a child of the zygote: the other end of `Channel` in runtimes/python/channel.py. Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import stat
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import msgspec
 from runtimes.contract.limits import DIRECTORY_MAX_BYTES
 from runtimes.contract.messages import INVALID_ARGUMENT, Epoch, ErrorHead
 from runtimes.contract.mux import CallError
+from runtimes.contract.trees import removal
 
 logger = logging.getLogger(__name__)
 
@@ -100,17 +100,10 @@ def remove_folders(folders: Folders) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, also one whose owner took its own permissions away. Never raises."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.exists():
-        return
-    for place, names, _ in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            if not path.is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
+    """Remove a folder with whatever user code has made of it. Never raises."""
+    for _ in removal(folder):
+        pass
+    if os.path.lexists(folder):
         logger.warning("a folder cannot be removed", extra={"folder": str(folder)})
 
 

@@ -140,6 +140,7 @@ class Capture:
         if self._partial:
             self.log([self._partial])
             self._partial = b""
+        self._skipping = False  # The line that was too long ends with the call.
         self._invocation = ""
         self._budget = LOG_INVOCATION_MAX_BYTES
 
@@ -174,8 +175,12 @@ class Capture:
         if not data:
             self._drop()
             return 0
-        self._tail = (self._tail + data)[-2 * STDERR_TAIL_MAX_BYTES :]
         size = len(data)
+        self._tail = (self._tail + data[-2 * STDERR_TAIL_MAX_BYTES :])[-2 * STDERR_TAIL_MAX_BYTES :]
+        if self._budget <= 0:  # Nothing more is logged: who floods us does not have his lines counted, nor our time.
+            self._partial = b""
+            self._skipping = not data.endswith(b"\n")
+            return size
         if self._skipping:
             _, newline, data = data.partition(b"\n")
             self._skipping = not newline

@@ -129,8 +129,10 @@ async def serve(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     _become_unreadable()
     remove_leftovers(config.work)
-    language: Language = Bash(config.interpreter) if config.language == "bash" else Python(config.interpreter)
-    spawner = Spawner(language.interpreter, config.confinement())
+    language: Language = (
+        Bash(config.interpreter, config.work) if config.language == "bash" else Python(config.interpreter)
+    )
+    spawner = Spawner(language.interpreter, config.confinement(), label=str(config.work))
     await spawner.start()
     service = Service(language=language, spawner=spawner, work=config.work, wear=config.wear)
 

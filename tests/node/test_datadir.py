@@ -1,14 +1,17 @@
 """The data directory: who may have it, what it remembers, and what a reset leaves alone."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from controlplane.embedded import datadir, logs
+from controlplane.embedded import datadir, logs, processes
 from controlplane.embedded.datadir import DataDir, StartRefused, open_directory
 
 
@@ -118,6 +121,51 @@ def test_the_folder_for_sockets_is_short_private_and_reused(tmp_path: Path) -> N
     directory.remove_run_dir()
     made.rmdir()
     directory.close()
+
+
+def test_the_folder_for_sockets_is_below_the_directory_unless_paths_would_be_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="d", dir="/tmp") as short,
+        tempfile.TemporaryDirectory(dir=short) as runtime,
+    ):
+        long = Path(short, "x" * 40)
+        for path, environment, parent in (
+            (Path(short, "d"), "", Path(short, "d")),
+            (long, runtime, Path(runtime)),
+            (long, "/no/such/folder", Path("/tmp")),
+        ):
+            monkeypatch.setenv("XDG_RUNTIME_DIR", environment)
+            directory = opened(path)
+            directory.make_run_dir()
+            assert Path(directory.config.run_dir).parent == parent
+            directory.remove_run_dir()
+            directory.close()
+
+
+def test_forks_of_a_zygote_are_known_by_its_command_line_and_others_are_not_touched(tmp_path: Path) -> None:
+    pods = tmp_path / "pods"
+    work = pods / "u1" / "volumes" / "work"
+    work.mkdir(parents=True)
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    commands = (
+        [*sleeper, "/proc/self/fd/9", "3", str(work)],
+        [*sleeper, str(work / "log")],
+        [*sleeper, "/proc/self/fd/9"],
+    )
+    started = [subprocess.Popen(command, env={}, cwd="/", start_new_session=True) for command in commands]
+    try:
+        for process in started:  # Until exec has given it its own command line.
+            while b"sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                time.sleep(0.001)
+        assert processes.end_leftovers(pods) == 1
+        assert started[0].wait(5) == -signal.SIGKILL
+        assert [process.poll() for process in started[1:]] == [None, None]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def test_a_log_that_outgrew_its_limit_is_cut_under_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,12 @@ import pytest
 from tests.conformance.dialects import BASH, PYTHON, Dialect
 from tests.conformance.kit import Bench, RuntimeProcess
 
-OTHER_INTERPRETERS = [Path(f"/root/.pyenv/versions/{version}/bin/python3") for version in ("3.9.18", "3.13.0")]
+VERSIONS = Path.home() / ".pyenv/versions"
+OTHER_INTERPRETERS = [VERSIONS / version / "bin/python3" for version in ("3.9.18", "3.13.0")]
+"""The oldest that is served and the newest."""
+MORE_INTERPRETERS = [VERSIONS / version / "bin/python3" for version in ("3.10.13", "3.12.1")] + [
+    Path("/usr/bin/python3")
+]
 
 BASE_INTERPRETER: str = getattr(sys, "_base_executable", sys.executable)
 """The one below the tests' virtual environment, which has this project installed."""
@@ -33,7 +38,11 @@ def python_server() -> Iterator[RuntimeProcess]:
     yield from _serve(PYTHON, BASE_INTERPRETER)
 
 
-@pytest.fixture(scope="session", params=OTHER_INTERPRETERS, ids=lambda path: path.parent.parent.name)
+@pytest.fixture(
+    scope="session",
+    params=[*OTHER_INTERPRETERS, *(pytest.param(path, marks=pytest.mark.soak) for path in MORE_INTERPRETERS)],
+    ids=lambda path: path.parent.parent.name,
+)
 def other_server(request: pytest.FixtureRequest) -> Iterator[RuntimeProcess]:
     if not request.param.exists():
         pytest.skip(f"{request.param} is not on this machine")

@@ -66,6 +66,13 @@ async def test_an_unset_variable_fails_the_call_and_says_which(bash: Bench) -> N
         ("IFS=x; printf() { :; }; read() { :; }; echo '{\"outputs\": {}}'", {}),
         ("trap 'echo >&2 leaving' EXIT; echo '{\"outputs\": {}}'; exit 0", {}),
         ("cd /; echo '{\"outputs\": {}}'", {}),
+        ("trap 'echo \"}\"' EXIT; echo '{\"outputs\": {}'", {}),
+        ("trap \"echo '}'\" EXIT; echo '{\"outputs\": {}'", {}),
+        ("trap 'echo never' EXIT; trap - EXIT; echo '{\"outputs\": {}}'", {}),
+        ("echo '{\"outputs\": {}}'; exec >kept; echo text", {}),
+        ("echo '{\"outputs\": {}}'; exec >&-", {}),
+        ("echo '{\"outputs\": {}}'; set -x", {}),
+        ("echo '{\"outputs\": {}}'; exec true", {}),
     ],
 )
 async def test_where_the_answer_comes_from(bash: Bench, body: str, answer: Any) -> None:
@@ -78,6 +85,8 @@ async def test_where_the_answer_comes_from(bash: Bench, body: str, answer: Any) 
         ("exit 7", "HandlerFailed", "status 7"),
         ("echo why >&2; false", "HandlerFailed", "why"),
         ("kill -9 $BASHPID", "HandlerFailed", "status 137"),
+        ("kill -TERM $BASHPID", "HandlerFailed", "status 143"),
+        ("trap 'exit 9' EXIT; true", "HandlerFailed", "status 9"),
         ("no_such_command", "HandlerFailed", "not found"),
         (":", "HandlerResultInvalid", "got nothing"),
         ("echo text", "HandlerResultInvalid", "'text'"),
@@ -156,6 +165,15 @@ async def test_a_trace_goes_to_the_log_and_shows_the_handler_only(bash: Bench) -
     assert not any("printf" in line or "read -r" in line for line in traced)
 
 
+async def test_a_status_that_is_said_early_shows_in_no_file_and_no_log(bash: Bench) -> None:
+    source = 'invoke() { echo "{\\"outputs\\": {\\"kept\\": \\"$(tr -d "\\0" <kept)\\"}}"; exec >kept; set -x; }\n'
+    epoch, registration = await bash.register("", files={"main.sh": source, "kept": ""})
+    assert [(await bash.invoke(registration))["outputs"] for _ in range(2)] == [{"kept": ""}] * 2
+    assert not [
+        entry for entry in bash.log(epoch.run_uid) if "kruntime" in entry["line"] and "say" not in entry["line"]
+    ]
+
+
 async def test_concurrency_is_a_pool_of_shells(bash: Bench) -> None:
     registration = await load(bash, 'invoke() { sleep 0.2; echo "{\\"outputs\\": {\\"pid\\": $$}}"; }\n', concurrency=3)
     answers = await asyncio.gather(*(bash.invoke(registration) for _ in range(3)))
@@ -167,7 +185,9 @@ async def test_the_files_of_a_call_are_gone_after_it(bash: Bench) -> None:
     epoch, registration = await bash.register("", files={"main.sh": source})
     await bash.invoke(registration)
     calls = bash.server.folder / "runs" / epoch.run_uid / "1" / "calls"
-    assert list(calls.glob("*/*")) == []
+    await bash.invoke(registration)  # What comes after the answer has been done.
+    assert list(calls.glob("*/*.1")) == []
+    assert {path.name for path in calls.glob("*/outputs.*")} == set()
 
 
 async def test_a_task_gets_its_arguments_as_they_are(bash: Bench) -> None:

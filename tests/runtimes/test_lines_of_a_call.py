@@ -56,3 +56,23 @@ async def test_a_call_beyond_its_limit_keeps_its_first_lines_and_says_so(python:
     notices = [str(e["line"]) for e in entries if e["stream"] == "system"]
     assert {notice.split()[-1] for notice in notices} == {"stdout]", "stderr]"}
     assert all(str(LOG_INVOCATION_MAX_BYTES) in notice for notice in notices)
+
+
+UNENDED = """
+import os, sys
+
+def invoke(request):
+    os.write(1, b"x" * request)
+    sys.stderr.write("e")
+    return {}
+"""
+
+
+async def test_a_line_without_an_end_ends_with_its_call_however_long(python: Bench) -> None:
+    epoch, registration = await python.register("", files={"main.py": UNENDED})
+    for number, size in enumerate((1, LOG_LINE_MAX_BYTES * 3, 2, LOG_INVOCATION_MAX_BYTES * 2, 3)):
+        await python.invoke(registration, size, invocation=f"i-{number}")
+    found = sorted((python.server.folder / "logs").glob(f"{epoch.run_uid}*.ndjson"))
+    entries = [json.loads(line) for path in found for line in path.read_text().splitlines()]
+    lines = {f"i-{n}": [e["line"] for e in entries if e["invocation"] == f"i-{n}"] for n in (0, 2, 4)}
+    assert lines == {"i-0": ["x", "e"], "i-2": ["xx", "e"], "i-4": ["xxx", "e"]}

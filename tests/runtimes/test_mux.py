@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,8 +15,19 @@ import pytest
 from runtimes.contract import frames
 from runtimes.contract import mux as mux_module
 from runtimes.contract.endpoint import Server, connect_unix, peer_credentials
+from runtimes.contract.limits import READ_BYTES
 from runtimes.contract.messages import ErrorHead
-from runtimes.contract.mux import CallError, CallTimeout, Connection, ConnectionLost, Handler, Refused, Reply, Request
+from runtimes.contract.mux import (
+    CallError,
+    CallTimeout,
+    Connection,
+    ConnectionLost,
+    Handler,
+    Refused,
+    Reply,
+    Request,
+    encode_head,
+)
 
 
 class Peer:
@@ -173,6 +186,28 @@ async def test_drain_refuses_what_comes_later_and_waits_for_what_is_there(tmp_pa
         assert (await call).body == b""
         assert await draining
         assert len(peer.taken) == 1
+
+
+async def test_a_drain_waits_for_a_request_of_which_a_part_has_come(tmp_path: Path, peer: Peer) -> None:
+    """It counts as taken: who sent it would have to believe that it has run."""
+    async with pair(tmp_path, peer) as (connection, server):
+        (theirs,) = server.connections
+        body = b"x" * 100_000
+        first, second = body[:65536], body[65536:]
+        outcome = connection.loop.create_future()
+        connection._calls.add(1, outcome.set_result, "echo", 5)
+        transport = connection._transport
+        assert transport is not None
+        transport.write(frames.encode(frames.REQUEST, 1, 5000, encode_head(("echo", {})), len(body), first))
+        await until(lambda: len(theirs._partial) == 1)
+        draining = asyncio.create_task(server.drain(timeout=5))
+        await until(lambda: connection._peer_going_away)
+        assert not draining.done()
+        transport.write(frames.encode(frames.BODY, 1, 0, b"", 0, second))
+        reply = await outcome
+        assert isinstance(reply, Reply), reply
+        assert reply.body == body
+        assert await draining
 
 
 async def test_a_drain_that_takes_too_long_says_so(tmp_path: Path, peer: Peer) -> None:
@@ -406,3 +441,25 @@ async def test_a_dial_that_is_cancelled_is_cancelled_also_in_the_moment_in_which
             else:
                 assert isinstance(dialling.exception(), ConnectionRefusedError)
     assert cancelled > 0
+
+
+async def test_a_connection_that_has_ended_keeps_no_buffer_until_the_collector_comes(
+    tmp_path: Path, peer: Peer
+) -> None:
+    """A process that is probed every few seconds collects its garbage once in hours."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        async with pair(tmp_path, peer):
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(20):
+                probe = await connect_unix(tmp_path / "s")
+                await probe.ping(timeout=5)
+                probe.close()
+                await probe.closed
+            kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert kept < 4 * READ_BYTES, kept

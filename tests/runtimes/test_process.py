@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -13,8 +16,9 @@ import pytest
 
 from runtimes.contract import messages as m
 from runtimes.server.environment import read_regular_file, remove_tree
-from tests.conformance.dialects import PYTHON
+from tests.conformance.dialects import BASH, PYTHON, Dialect
 from tests.conformance.kit import ROOT, Bench, RuntimeProcess, alive, descendants, failing, until
+from tests.runtimes.test_bounds import fds
 
 
 def run_main(tmp_path: Path, **changes: str) -> subprocess.CompletedProcess[bytes]:
@@ -45,6 +49,30 @@ def test_a_server_that_cannot_serve_says_why_in_one_line(
     assert ended.returncode == status, ended.stderr
     assert says in ended.stderr.decode().splitlines()[-1]
     assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("dialect", [PYTHON, BASH], ids=lambda dialect: dialect.name)
+async def test_an_upgrade_of_the_files_under_a_running_server_changes_nothing_for_it(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "runtimes", tmp_path / "runtimes", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = Path(tempfile.mkdtemp(prefix="kr-"))
+    server = RuntimeProcess(dialect, folder, environ={"PYTHONPATH": str(tmp_path)})
+    server.start()
+    client = await server.connect()
+    bench = Bench(client, server, tmp_path)
+    _, registration = await bench.register("echo")
+    for path in (*(tmp_path / "runtimes").glob("python/*.py"), tmp_path / "runtimes/bash/driver.sh"):
+        path.write_text("}{ what an upgrade has left here\n")
+    before = descendants(server.pid)
+    os.kill(next(pid for pid, what in before.items() if "/proc/self/fd" in what), signal.SIGKILL)
+    await until(lambda: not any(map(alive, before)), "the worker went with it")
+    assert await bench.invoke(registration, 1) == {"outputs": {"request": 1}}
+    assert await bench.invoke((await bench.register("echo"))[1], 2) == {"outputs": {"request": 2}}
+    client.close()
+    await client.connection.closed
+    assert await asyncio.to_thread(server.stop) == 0
+    shutil.rmtree(folder)
 
 
 async def test_told_to_stop_it_serves_until_its_owner_has_closed_everything(tmp_path: Path) -> None:
@@ -80,7 +108,7 @@ async def test_nothing_is_kept_of_what_is_gone(python: Bench) -> None:
         await python.client.forget(head.epoch)
 
     def counted() -> tuple[int, int]:
-        return len(os.listdir(f"/proc/{python.server.pid}/fd")), len(descendants(python.server.pid))  # noqa: PTH208
+        return fds(python.server.pid), len(descendants(python.server.pid))
 
     for _ in range(5):
         await cycle()
@@ -127,13 +155,13 @@ async def test_a_bash_handler_cannot_hold_the_server_by_its_files(bash: Bench) -
     source = """
         invoke() {
             d=${KRUNTIME_REQUEST_FILE%/*}
-            mkfifo "$d/request.2" "$d/answer.3" "$d/outputs.4"
-            mkfifo "$KRUNTIME_OUTPUTS"
+            mkfifo "$d/request.3" "$d/answer.3" "$d/outputs.2" "$KRUNTIME_OUTPUTS"
             echo '{"outputs": {}}'
         }
     """
     _, registration = await bash.register("", files={"main.sh": source})
-    assert await bash.invoke(registration) == {"outputs": {}}
+    for _ in range(2):
+        assert await bash.invoke(registration) == {"outputs": {}}
     began = time.monotonic()
     async with failing("InternalError"):
         await bash.invoke(registration)

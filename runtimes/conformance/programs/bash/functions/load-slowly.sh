@@ -1,3 +1,3 @@
 [ -e "$MARK" ] && sleep 300
 : >"$MARK"
-invoke() { kill -9 $$; }
+invoke() { kill -9 0; }
