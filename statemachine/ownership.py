@@ -14,7 +14,7 @@ import msgspec
 
 from statemachine.run import ENDED, Mode, Phase, PodUID, RunUID
 
-TOMBSTONES_MAX: Final = 65_536  # deleted UIDs answered 404 at once; older ones are held for a second like unknown ones
+TOMBSTONES_MAX: Final = 10_000  # deleted UIDs answered 404 at once; older ones are held for a second like unknown ones
 
 
 class RunFact(msgspec.Struct, frozen=True, gc=False):
@@ -75,10 +75,17 @@ class Projection:
         known = self._runs.get(fact.uid)
         if known is not None and known.attempt > fact.attempt:
             return
+        mode = known.mode if known is not None and fact.mode is None else fact.mode  # it never changes
         self._runs[fact.uid] = msgspec.structs.replace(
-            fact, namespace=intern(fact.namespace), runtime=intern(fact.runtime)
+            fact, namespace=intern(fact.namespace), runtime=intern(fact.runtime), mode=mode
         )
         self._tombstones.pop(fact.uid, None)
+
+    def mode_seen(self, uid: RunUID, mode: Mode) -> None:
+        """Adopt what somebody who reads whole Runs said of one that is on record here."""
+        known = self._runs.get(uid)
+        if known is not None:
+            self._runs[uid] = msgspec.structs.replace(known, mode=mode)
 
     def run_gone(self, uid: RunUID) -> None:
         """The Run was deleted: 404 at once from now on."""

@@ -19,7 +19,12 @@ from statemachine.reasons import Reason
 _encode: Final = msgspec.json.Encoder().encode
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 RETRY_AFTER_S: Final = 1  # seconds; what waits is a registration, a worker or an API server: short
+RETRY_AFTER_MAX_S: Final = 60  # whatever an owner says
 MESSAGE_MAX_CHARS: Final = 8192  # an error's message: exception text and its last frames come bounded from the owner
+CAUSES_MAX: Final = 16  # of an error, from whoever took the call; an honest one names the exception and its frames
+CAUSE_MAX_CHARS: Final = 4096
+TIMINGS_MAX: Final = 8  # hops that a result tells of; there are five
+TIMING_NAME_MAX_CHARS: Final = 32
 
 
 class _Details(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -83,9 +88,9 @@ def error_answer(failure: Failure, *, invocation_id: str, uid: str = "", name: s
     """
     info = failure.reason.info
     retryable = info.retryable if failure.retryable is None else failure.retryable
-    retry_after = failure.retry_after_s
-    if retry_after is None and retryable and info.http_status in (429, 503):
-        retry_after = RETRY_AFTER_S
+    retry_after = 0
+    if retryable and info.http_status in (429, 503):
+        retry_after = max(RETRY_AFTER_S, min(failure.retry_after_s or 0, RETRY_AFTER_MAX_S))
     about_run = bool(uid)
     status = _Status(
         message=(failure.message or info.sentence)[:MESSAGE_MAX_CHARS],
@@ -96,8 +101,11 @@ def error_answer(failure: Failure, *, invocation_id: str, uid: str = "", name: s
             group="kruntimes.io" if about_run else "",
             kind="runs" if about_run else "",
             uid=uid,
-            causes=failure.causes,
-            retry_after_seconds=retry_after or 0,
+            causes=tuple(
+                Cause(cause.reason[:CAUSE_MAX_CHARS], cause.message[:CAUSE_MAX_CHARS])
+                for cause in failure.causes[:CAUSES_MAX]
+            ),
+            retry_after_seconds=retry_after,
         ),
         kruntimes=_Extension(hop=failure.hop, invocation_id=invocation_id, retryable=retryable),
     )
@@ -119,7 +127,8 @@ def error_answer(failure: Failure, *, invocation_id: str, uid: str = "", name: s
 
 def server_timing(entries: tuple[tuple[str, float], ...]) -> str:
     """A Server-Timing value: `name;dur=milliseconds` per hop, outermost first."""
-    return ", ".join([f"{name};dur={milliseconds:.3f}" for name, milliseconds in entries])
+    known = [entry for entry in entries[:TIMINGS_MAX] if len(entry[0]) <= TIMING_NAME_MAX_CHARS]
+    return ", ".join([f"{name};dur={milliseconds:.3f}" for name, milliseconds in known])
 
 
 def encode_response(answer: Answer, *, unix_s: int, minor: int, keep_alive: bool, with_body: bool) -> bytes:

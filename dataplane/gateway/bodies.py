@@ -14,7 +14,7 @@ from statemachine.reasons import Reason
 TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 FIELD: Final = re.compile(rb"(" + TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
 PIECE_BYTES: Final = 16 * 1024
-_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 
 
 class Malformed(Exception):
@@ -37,6 +37,11 @@ class Body:
         self.size = len(first)
         self.complete = complete
         self.failure: Malformed | None = None
+
+    @property
+    def kept(self) -> int:
+        """Bytes of it in memory."""
+        return self.size if self._kept else 0
 
     @property
     def too_large(self) -> bool:

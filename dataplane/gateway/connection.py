@@ -10,48 +10,37 @@ Next: `front.Front` makes one per client.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, cast
 
-from controlplane.kube.clock import Clock
 from dataplane.gateway.answer import Answer
 from dataplane.gateway.bodies import Body, Malformed
 from dataplane.gateway.credentials import ClientCertificate, client_certificate
 from dataplane.gateway.exchange import Payload, Request
 from dataplane.gateway.http1 import Head, RequestParser
 from dataplane.gateway.limits import (
+    AHEAD_HEAD_BYTES,
+    AHEAD_MAX_BYTES,
+    AHEAD_READ_BYTES,
     CONNECTIONS_MAX,
     HEAD_TIMEOUT_S,
     KEEPALIVE_S,
+    LARGE_CONNECTIONS_MAX,
+    LARGE_READ_BYTES,
     LINGER_S,
     PIPELINE_MAX,
     UNREAD_BODY_MAX_BYTES,
     WRITE_TIMEOUT_S,
 )
 from dataplane.gateway.request import Ask, ask_of
+from dataplane.gateway.shared import Shared
 from statemachine.reasons import Reason
-
-
-class Shared(Protocol):
-    """What all connections of a port have in common: `front.Front`."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-    inbox: memoryview
-    draining: bool
-    connections: "set[Connection]"
-
-    answered: Callable[[Request, Answer], None]
-
-    def serve(self, request: Request) -> None: ...
-    def encode(self, request: Request, answer: Answer) -> tuple[bytes, bool]: ...
-    def connection_ended(self) -> None: ...
 
 
 class Connection(asyncio.BufferedProtocol):
     """One client connection. `current` is the request that is being answered; others wait behind it."""
 
     __slots__ = (
+        "_ahead",
         "_arriving",
         "_ask",
         "_ask_head",
@@ -61,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         "_head_timer",
         "_idle_since",
         "_idle_timer",
+        "_large",
         "_linger_timer",
         "_lingering",
         "_parser",
@@ -83,9 +73,11 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[tuple[Head | Malformed, Payload]] = deque()
         self._arriving: Payload | None = None
         self._unparsed = b""
+        self._ahead = 0
         self._lingering: tuple[Payload, bool] | None = None
         self._closing = False
         self._ended = False
+        self._large = False
         self._stepping = False
         self._certificate: ClientCertificate | None = None
         self._ask: Ask | None = None
@@ -106,7 +98,17 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def draining(self) -> bool:
         """This connection is to end behind the answer."""
+        if self._large and self.front.large_connections > LARGE_CONNECTIONS_MAX:
+            return True
         return self.front.draining or (self._ended and not self._waiting)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Loop time of its last answer, or of its beginning; 0 when it is closing, None while something is going on."""
+        if self._closing:
+            return 0.0
+        busy = self.current is not None or self._lingering is not None or self._waiting or self._arriving is not None
+        return None if busy or self._parser.pending else self._idle_since
 
     def ask_of(self, head: Head) -> Ask:
         """What a head says; the last answer is kept, since the parser gives the same object for the same bytes."""
@@ -148,11 +150,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it.
-        self.front.connections.add(self)
-        if len(self.front.connections) > CONNECTIONS_MAX:
+        if len(self.front.connections) >= CONNECTIONS_MAX and not self.front.make_room():
+            self._closing = True
             self._transport.abort()
             return
-        self._certificate = client_certificate(transport.get_extra_info("ssl_object"))
+        self.front.connections.add(self)
+        tls = transport.get_extra_info("ssl_object")
+        self._certificate = client_certificate(tls)
+        if tls is not None:
+            cast(Any, transport).set_read_buffer_limits(high=AHEAD_READ_BYTES)  # of what TLS holds while nobody reads
         self._idle_since = self.front.loop.time()
         self._idle_timer = self.front.loop.call_later(KEEPALIVE_S, self._look_for_idleness)
 
@@ -170,6 +176,10 @@ class Connection(asyncio.BufferedProtocol):
             payload.wake()
         self._waiting.clear()
         self._unparsed = b""
+        self.front.ahead_bytes -= self._ahead
+        self._ahead = 0
+        self.front.large_connections -= self._large
+        self._large = False
         self.front.connection_ended()
 
     def eof_received(self) -> bool:
@@ -218,9 +228,15 @@ class Connection(asyncio.BufferedProtocol):
     # --- bytes in, requests in their order
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.front.inbox
+        """All of the buffer for what somebody waits for; little for what comes ahead of its turn."""
+        if self.current is None:
+            return self.front.inbox if self._write_timer is None else self.front.ahead_inbox
+        return self.front.inbox if self.current.payload is self._arriving else self.front.ahead_inbox
 
     def buffer_updated(self, size: int) -> None:
+        if size >= LARGE_READ_BYTES and not self._large:
+            self._large = True
+            self.front.large_connections += 1
         self.received(self.front.inbox[:size].tobytes())
 
     def received(self, data: bytes) -> None:
@@ -250,7 +266,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._regulate()
         if self._parser.head_incomplete and len(self._waiting) < PIPELINE_MAX:
-            if self._head_timer is None:
+            if self._parser.kept > AHEAD_HEAD_BYTES and self.front.ahead_bytes > AHEAD_MAX_BYTES:
+                self._refuse(Reason.OVERLOADED, f"{AHEAD_MAX_BYTES} bytes of requests wait in this gateway")
+            elif self._head_timer is None:
                 self._head_timer = self.front.loop.call_later(HEAD_TIMEOUT_S, self._head_timed_out)
         elif self._head_timer is not None:
             self._head_timer.cancel()
@@ -289,10 +307,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _regulate(self) -> None:
         """Read no further while enough waits: whole requests, or a body that nobody has asked for yet."""
-        arriving = self._arriving
-        full = bool(self._unparsed) or (
-            arriving is not None and not arriving.wanted and arriving.body.size >= UNREAD_BODY_MAX_BYTES
-        )
+        arriving, current = self._arriving, self.current
+        ahead = len(self._unparsed) + self._parser.kept
+        for _, payload in self._waiting:
+            ahead += payload.body.kept
+        if arriving is not None and not arriving.wanted and current is not None and arriving is current.payload:
+            ahead += arriving.body.kept
+        if ahead != self._ahead:
+            self.front.ahead_bytes += ahead - self._ahead
+            self._ahead = ahead
+        full = False
+        if (current is not None or self._waiting) and (arriving is None or not arriving.wanted):
+            # What others need is not kept here either: the request that is being answered goes on without it.
+            most = UNREAD_BODY_MAX_BYTES if self.front.ahead_bytes <= AHEAD_MAX_BYTES else 1
+            full = ahead >= most or bool(self._unparsed)
         if full is not self.reading_paused and self._transport is not None:
             self.reading_paused = full
             if full:
@@ -302,8 +330,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _head_timed_out(self) -> None:
         self._head_timer = None
-        fault = Malformed(Reason.REQUEST_TIMEOUT, f"the head did not arrive within {HEAD_TIMEOUT_S:g} s")
-        self._waiting.append((fault, Payload(Body(complete=True), self.front.clock.monotonic())))
+        self._refuse(Reason.REQUEST_TIMEOUT, f"the head did not arrive within {HEAD_TIMEOUT_S:g} s")
+
+    def _refuse(self, reason: Reason, message: str) -> None:
+        """The head that is arriving is given up: an answer for it, and the end."""
+        self._parser.give_up()
+        self._waiting.append((Malformed(reason, message), Payload(Body(complete=True), self.front.clock.monotonic())))
         self._step()
 
     # --- early answers

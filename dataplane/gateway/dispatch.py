@@ -8,6 +8,7 @@ Next: `invoke` finds the owner, starts a call at once or has it dispatched.
 from collections.abc import Callable
 from typing import Final, NoReturn, assert_never
 
+import msgspec
 from msgspec import Struct
 
 from controlplane.kube.clock import Clock
@@ -17,7 +18,7 @@ from dataplane.gateway.credentials import User
 from dataplane.gateway.exchange import Request
 from dataplane.gateway.forward import Answered, Ended, Forwarder, NotStarted, Outcome
 from dataplane.gateway.holding import Changes, HoldCaps
-from dataplane.gateway.limits import MOVING_HOLD_S, UNKNOWN_HOLD_S
+from dataplane.gateway.limits import MODE_PODS_MAX, MODE_TIMEOUT_S, MOVING_HOLD_S, UNKNOWN_HOLD_S
 from dataplane.gateway.request import Ask, Target, new_traceparent
 from dataplane.gateway.suspects import Suspects
 from dataplane.wire.messages import InvokeRequest
@@ -104,6 +105,18 @@ class Dispatcher:
             self._projection, owner, avoid=self._suspects.current(), turn=self._turn, to_owner=self._to_owner
         )
 
+    async def learn_mode(self, call: Call, owner: Owner) -> Owner:
+        """Of a Run that waits for its first Pod a Table says nothing but that: a runtimed of its Runtime, which reads
+        whole Runs, says whether it will ever take a call. Asked once a Run: it never changes."""
+        run = owner.run
+        for pod in self._projection.ready_pods(run.namespace, run.runtime)[:MODE_PODS_MAX]:
+            left_s = min(MODE_TIMEOUT_S, call.deadline_s - self._clock.monotonic())
+            mode = await self._forwarder.mode_of(pod, run, timeout_s=left_s) if left_s > 0 else None
+            if mode is not None:
+                self._projection.mode_seen(run.uid, mode)
+                return Owner(msgspec.structs.replace(run, mode=mode), owner.pod)
+        return owner
+
     def start(
         self,
         call: Call,
@@ -134,12 +147,16 @@ class Dispatcher:
         `first` is how it went when `start` had sent it where `decision` says.
         """
         hold_until_s: float | None = None
+        failure: Failure | None = None
         sent = 0
         try:
             while True:
                 match decision:
                     case routing.Forward():
-                        outcome = first or await self._forward(call, decision, user, body)
+                        left_s = call.deadline_s - self._clock.monotonic()
+                        if first is None and left_s <= 0:
+                            raise Rejected(failure or _too_late())
+                        outcome = first or await self._forward(call, decision, user, body, left_s)
                         first = None
                         sent += 1
                         match outcome:
@@ -183,11 +200,7 @@ class Dispatcher:
         left_s = until_s - self._clock.monotonic()
         return left_s > 0 and await self._changes.wait(call.target.run_uid, timeout_s=left_s)
 
-    async def _forward(self, call: Call, to: routing.Forward, user: User, body: bytes) -> Outcome:
-        left_s = call.deadline_s - self._clock.monotonic()
-        if left_s <= 0:
-            message = "the deadline passed before the call was dispatched: it did not run"
-            raise Rejected(Failure(reason=Reason.INVOCATION_TIMEOUT, message=message, retryable=True))
+    async def _forward(self, call: Call, to: routing.Forward, user: User, body: bytes, left_s: float) -> Outcome:
         return await self._forwarder.send(to.pod, _wire_head(call, to, user, left_s), body, timeout_s=left_s)
 
     def _judge(self, owner: Owner, to: routing.Forward, outcome: NotStarted) -> bool | None:
@@ -199,6 +212,12 @@ class Dispatcher:
         if outcome.lost or (outcome.refused and not to.direct):
             return False
         return True if routing.may_wait(owner, outcome.failure.reason, moving=outcome.moving) else None
+
+
+def _too_late() -> Failure:
+    """The time went by before there was anything to send; a call that was held says why instead (L12)."""
+    message = "the deadline passed before the call was dispatched: it did not run"
+    return Failure(reason=Reason.INVOCATION_TIMEOUT, message=message, retryable=True)
 
 
 def _wire_head(call: Call, to: routing.Forward, user: User, left_s: float) -> InvokeRequest:

@@ -14,13 +14,22 @@ from msgspec import Struct
 from dataplane.gateway.answer import Failure
 from dataplane.gateway.limits import ANSWER_GRACE_S
 from dataplane.wire.errors import ConnectRefused, ConnectTimedOut, DialError, PeerDraining
-from dataplane.wire.messages import METHOD_INVOKE, Cause, InvokeReply, InvokeRequest
+from dataplane.wire.messages import (
+    METHOD_INVOKE,
+    METHOD_MODE,
+    Cause,
+    InvokeReply,
+    InvokeRequest,
+    ModeReply,
+    ModeRequest,
+)
 from dataplane.wire.pool import CONNECT_TIMEOUT_S, Peer, Pool
 from runtimes.contract import mux
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Refused, Reply
-from statemachine.ownership import PodFact
+from statemachine.ownership import PodFact, RunFact
 from statemachine.reasons import Reason
+from statemachine.run import Mode
 
 _BY_VALUE: Final = {reason.value: reason for reason in Reason if reason.info.http_status}
 _MS: Final = 1000
@@ -97,6 +106,17 @@ class Forwarder:
             return outcome_of(await channel.call(METHOD_INVOKE, request, body, timeout=timeout_s + ANSWER_GRACE_S))
         except (CallError, CallTimeout, ConnectionLost, Refused) as error:
             return outcome_of(error)
+
+    async def mode_of(self, pod: PodFact, run: RunFact, *, timeout_s: float) -> Mode | None:
+        """What kind of Run it is, by a runtimed of its Runtime; None when that one does not say so at once."""
+        channel = self._pool.ready(_peer(pod))
+        if channel is None:
+            return None
+        head = ModeRequest(namespace=run.namespace, runtime=run.runtime, run_uid=run.uid)
+        try:
+            return (await channel.call(METHOD_MODE, head, timeout=timeout_s)).decode(ModeReply).mode
+        except (CallError, CallTimeout, ConnectionLost, Refused, msgspec.MsgspecError):
+            return None
 
 
 def outcome_of(ended: mux.Outcome) -> Outcome:

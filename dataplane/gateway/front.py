@@ -5,6 +5,7 @@ answer says (`site`). Next: `process` listens with a `Front`.
 """
 
 import asyncio
+import heapq
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,7 +14,7 @@ from dataplane.gateway.answer import Answer, encode_response
 from dataplane.gateway.connection import Connection
 from dataplane.gateway.exchange import ClientGone, Request
 from dataplane.gateway.http1 import Head
-from dataplane.gateway.limits import READ_BYTES
+from dataplane.gateway.limits import AHEAD_READ_BYTES, EVICTED_AT_ONCE, READ_BYTES
 
 Handler = Callable[[Request], Coroutine[Any, Any, Answer] | None]
 """Answers a request. A coroutine runs as a task and returns the answer; it raises nothing but ClientGone. None: it has
@@ -36,6 +37,11 @@ class Front:
         self.loop = asyncio.get_running_loop()
         self.inbox = memoryview(bytearray(READ_BYTES))
         """Where every connection's bytes arrive: they are taken out before the loop does anything else."""
+        self.ahead_inbox = self.inbox[:AHEAD_READ_BYTES]
+        self.ahead_bytes = 0
+        """Heads and bodies in memory that nobody has asked for yet."""
+        self.large_connections = 0
+        """Those for which TLS keeps large buffers."""
         self.draining = False
         """Every answer says Connection: close."""
         self.connections: set[Connection] = set()
@@ -73,6 +79,15 @@ class Front:
             with_body=not (isinstance(head, Head) and head.method == "HEAD"),
         )
         return data, keep_alive
+
+    def make_room(self) -> bool:
+        """Close those connections that have been idle for longest: who holds many open keeps nobody out. False: none is
+        idle."""
+        idle = [(since, id(one), one) for one in self.connections if (since := one.idle_since) is not None]
+        for _, _, connection in heapq.nsmallest(EVICTED_AT_ONCE, idle):
+            connection.abort()
+            self.connections.discard(connection)
+        return bool(idle)
 
     def connection_ended(self) -> None:
         """One connection less."""

@@ -1,4 +1,4 @@
-"""Calls that wait for a fact: woken by the feed, bounded in time and number.
+"""Calls that wait for a fact: woken by the feed, bounded in time and number. And how many calls one Run may have.
 
 Here: who waits for which Run, and how many may. Not here: whether to wait (`routing`), how facts arrive (`feed`).
 Next: `invoke` waits here; `runfeed` and `feed` wake.
@@ -7,7 +7,7 @@ Next: `invoke` waits here; `runfeed` and `feed` wake.
 import asyncio
 from collections import Counter
 
-from dataplane.gateway.limits import MOVING_HELD_MAX, UNKNOWN_HELD_PER_CALLER_MAX
+from dataplane.gateway.limits import MOVING_HELD_MAX, RUN_INFLIGHT_MAX, UNKNOWN_HELD_PER_CALLER_MAX
 from statemachine.run import RunUID
 
 
@@ -88,6 +88,35 @@ class HoldCaps:
         self._unknown[caller] -= 1
         if not self._unknown[caller]:
             del self._unknown[caller]
+
+
+class RunShares:
+    """How many calls each Run has in this process, so that a flood of one fills nothing that others share: the bodies
+    in memory, the connection to a Pod. Whoever takes a place gives it back once."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken: dict[RunUID, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def take(self, run: RunUID) -> bool:
+        """A place for a call of this Run; False when all are taken."""
+        taken = self._taken.get(run, 0)
+        if taken >= RUN_INFLIGHT_MAX:
+            return False
+        self._taken[run] = taken + 1
+        return True
+
+    def give(self, run: RunUID) -> None:
+        """Give back what `take` gave."""
+        taken = self._taken[run] - 1
+        if taken:
+            self._taken[run] = taken
+        else:
+            del self._taken[run]
 
 
 def _wake(waiting: list[asyncio.Future[None]]) -> None:

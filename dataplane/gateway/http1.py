@@ -171,6 +171,16 @@ class RequestParser:
         return bool(self._buffer)
 
     @property
+    def kept(self) -> int:
+        """Bytes of those."""
+        return len(self._buffer)
+
+    def give_up(self) -> None:
+        """Nothing more is read."""
+        self._dead = True
+        self._buffer = b""
+
+    @property
     def body(self) -> Body | None:
         """The body that is still arriving."""
         return self._body

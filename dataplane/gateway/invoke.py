@@ -22,9 +22,10 @@ from dataplane.gateway.credentials import Credential, User
 from dataplane.gateway.dispatch import Call, Dispatcher, Rejected, reject
 from dataplane.gateway.exchange import Request
 from dataplane.gateway.forward import Answered, Ended, Forwarder, NotStarted, Outcome
-from dataplane.gateway.holding import Changes, HoldCaps
+from dataplane.gateway.holding import Changes, HoldCaps, RunShares
 from dataplane.gateway.http1 import Head
-from dataplane.gateway.limits import INFLIGHT_BODY_MAX_BYTES, INFLIGHT_MAX
+from dataplane.gateway.ledger import BodyLedger
+from dataplane.gateway.limits import INFLIGHT_BODY_MAX_BYTES, INFLIGHT_MAX, RUN_INFLIGHT_MAX
 from dataplane.gateway.request import Ask, Target, check_fields, check_media_type
 from dataplane.gateway.reviews import ReviewFailed
 from dataplane.gateway.suspects import Suspects
@@ -65,9 +66,15 @@ class Invoker:
             to_owner=to_owner,
         )
         self.in_flight = 0
-        self.body_bytes = 0
+        self._bodies = BodyLedger()
+        self._shares = RunShares()
         self._idle: asyncio.Event | None = None
         self._resumed: set[asyncio.Task[None]] = set()
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of request bodies in memory."""
+        return self._bodies.bytes
 
     @property
     def caps(self) -> HoldCaps:
@@ -126,19 +133,22 @@ class Invoker:
         if granted is None or not granted.allowed:
             return False
         size, decision = request.whole_bytes, self._dispatcher.route(owner)
-        if (
-            size is None
-            or self.body_bytes + size > INFLIGHT_BODY_MAX_BYTES
-            or not isinstance(decision, routing.Forward)
-        ):
+        if size is None or not isinstance(decision, routing.Forward) or not self._shares.take(owner.run.uid):
+            return False
+        if not self._bodies.take(size):
+            self._shares.give(owner.run.uid)
             return False
         call.name = owner.run.name
         body = request.payload.body.take() or EMPTY_BODY
         done = partial(self._came_back, call, owner, decision, user, body)
-        if not self._dispatcher.start(call, decision, user, body, done, now_s=now_s):
-            return False
-        self.body_bytes += len(body)
-        return True
+        started = False
+        try:
+            started = self._dispatcher.start(call, decision, user, body, done, now_s=now_s)
+        finally:
+            if not started:
+                self._shares.give(owner.run.uid)
+                self._bodies.give(size)
+        return started
 
     def _came_back(
         self, call: Call, owner: Owner, decision: routing.Forward, user: User, body: bytes, outcome: Outcome
@@ -159,9 +169,14 @@ class Invoker:
                     assert_never(outcome)
         except Exception:
             answer = defect_answer(call.id)
-        self.body_bytes -= len(body)
-        self._left()
+        self._sent_has_left(call)
         call.request.answer(answer)
+
+    def _sent_has_left(self, call: Call) -> None:
+        """A call that was sent at once is over."""
+        self._bodies.give(call.request.payload.body.size)
+        self._shares.give(call.target.run_uid)
+        self._left()
 
     async def _resume(
         self, call: Call, owner: Owner, decision: routing.Forward, user: User, body: bytes, outcome: NotStarted
@@ -172,8 +187,7 @@ class Invoker:
         except Exception:
             answer = defect_answer(call.id)
         finally:
-            self.body_bytes -= len(body)
-            self._left()
+            self._sent_has_left(call)
         call.request.answer(answer)
 
     # --- in turn
@@ -205,21 +219,31 @@ class Invoker:
         await self._authorize(credential, user, owner)
         call.name = owner.run.name
         decision = self._dispatcher.route(owner)
+        if isinstance(decision, routing.Refuse) and decision.reason is Reason.RUN_NOT_READY and owner.run.mode is None:
+            owner = await self._dispatcher.learn_mode(call, owner)
+            decision = self._dispatcher.route(owner)
         if isinstance(decision, routing.Refuse):
             reject(decision.reason, decision.message)
+        if not self._shares.take(owner.run.uid):
+            reject(Reason.TOO_MANY_INVOCATIONS, f"{RUN_INFLIGHT_MAX} calls of the Run are in flight in this gateway")
+        try:
+            return await self._with_body(call, owner, decision, user)
+        finally:
+            self._shares.give(owner.run.uid)
+
+    async def _with_body(self, call: Call, owner: Owner, decision: routing.Decision, user: User) -> Answer:
         if not call.ask.media_type_taken:
             check_media_type(cast(Head, call.request.head))
         reserved = call.request.body_bytes_max
-        if self.body_bytes + reserved > INFLIGHT_BODY_MAX_BYTES:
+        if not self._bodies.take(reserved):
             reject(Reason.OVERLOADED, f"{INFLIGHT_BODY_MAX_BYTES} bytes of bodies are in flight in this gateway")
-        self.body_bytes += reserved
         try:
             body = await call.request.read() or EMPTY_BODY
             if not call.ask.fields_taken:
                 check_fields(cast(Head, call.request.head))
             return await self._dispatched(call, owner, decision, user, body)
         finally:
-            self.body_bytes -= reserved
+            self._bodies.give(reserved)
 
     async def _authenticate(self, credential: Credential) -> User:
         verdict = self._gatekeeper.user_known(credential)

@@ -14,6 +14,7 @@ from controlplane.kube.kubeconfig import ConfigError as KubeConfigError
 from dataplane.gateway.config import Config, ConfigError, from_environ, of_worker
 from dataplane.gateway.process import serve
 from dataplane.gateway.workers import run_workers
+from dataplane.wire.hardening import harden
 from runtimes.contract import jsonlog
 from runtimes.contract.memory import keep_freed_buffers
 
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
 
 def run_one(config: Config) -> int:
     """One gateway process, from start to drain."""
+    harden()
     keep_freed_buffers()
 
     async def run() -> None:

@@ -35,15 +35,13 @@ from dataplane.gateway.metrics import Metrics
 from dataplane.gateway.site import Site
 from dataplane.gateway.suspects import OwnerReports, Suspects
 from dataplane.wire.dial import tls_dial
+from dataplane.wire.door import Door
 from dataplane.wire.pool import Peer, Pool
 from statemachine.ownership import Owner, PodFact, Projection
 from statemachine.reasons import Reason
 
 COMPONENT = "kruntimes-gateway"
 """`reportingComponent` of our Events; recovery listens to those with reason OwnerUnreachable."""
-
-HANDSHAKE_TIMEOUT_S = 10.0  # as long as a head may take
-BACKLOG = 1024  # connections that the kernel holds while the loop is busy
 
 log = logging.getLogger(__name__)
 
@@ -112,57 +110,48 @@ class Gateway:
             asyncio.create_task(self._events.run(), name="events"),
         ]
         following[0].add_done_callback(lambda _: stop.set())
-        servers: list[asyncio.Server] = []
+        doors: list[Door] = []
         try:
             if not await _unless_stopped(self._feed.synced(), stop):
                 await asyncio.gather(*(task for task in following if task.done()))
                 return
-            server = await self._listen(self._front, self._config.host, self._config.port, self._tls)
-            servers.append(server)
+            doors.append(Door(self._front, tls=self._tls))
+            port = await self._listen(doors[0], self._config.host, self._config.port)
             if self._config.metrics_port is not None:
-                servers.append(
-                    await self._listen(self._metrics_front, self._config.metrics_host, self._config.metrics_port, None)
-                )
+                doors.append(Door(self._metrics_front, tls=None))
+                await self._listen(doors[1], self._config.metrics_host, self._config.metrics_port)
             self._ready = True
-            port = server.sockets[0].getsockname()[1]
             log.info("listening", extra={"host": self._config.host, "port": port})
             if on_listening is not None:
                 on_listening(port)
             await stop.wait()
-            await self._drain(servers)
+            await self._drain(doors)
             await asyncio.gather(*(task for task in following[:1] if task.done()))
         finally:
-            for server in servers:
-                server.close()
+            for door in doors:
+                door.close()
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
             await self._gatekeeper.close()
             await self._pool.close()
 
-    async def _drain(self, servers: list[asyncio.Server]) -> None:
+    async def _drain(self, doors: list[Door]) -> None:
         """Fail readiness, serve on while endpoints catch up, then let what is in flight finish."""
         log.info("draining", extra={"inFlight": self._invoker.in_flight})
         self._ready = False
         self._front.draining = True
         await asyncio.sleep(self._config.endpoint_lag_s)
-        for server in servers:
-            server.close()
+        for door in doors:
+            door.stop()
         if not await self._invoker.idle(timeout_s=DRAIN_MAX_S):
             log.warning("calls are cut off by the end of the drain", extra={"inFlight": self._invoker.in_flight})
         await self._front.shutdown(1.0)
         await self._metrics_front.shutdown(0.0)
 
-    async def _listen(self, front: Front, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_server(
-            front,
-            None if host in ("", "::") else host,  # asyncio takes "::" for IPv6 alone
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
-            backlog=BACKLOG,
-            reuse_port=self._config.share_port or None,
-        )
+    async def _listen(self, door: Door, host: str, port: int) -> int:
+        every = host in ("", "::")  # the resolver takes "::" for IPv6 alone
+        return await door.open(None if every else host, port, share=self._config.share_port)
 
     def _pod_changed(self, before: PodFact, now: PodFact | None) -> None:
         """Warm connections before calls need them; let go of those to Pods that are gone."""

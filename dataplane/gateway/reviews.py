@@ -14,10 +14,12 @@ from msgspec import Struct
 
 from controlplane.kube.clock import Clock
 from dataplane.gateway.limits import (
+    REVIEW_AGAIN_S,
     REVIEW_DENIED_TTL_S,
     REVIEW_REFRESH_S,
     REVIEW_TIMEOUT_S,
     REVIEW_TTL_S,
+    REVIEWS_DENIED_MAX,
     REVIEWS_IN_FLIGHT_MAX,
     REVIEWS_MAX,
 )
@@ -42,17 +44,17 @@ class Verdict(Struct, Generic[V], frozen=True):
 
 class _Entry(Struct, Generic[V]):
     verdict: Verdict[V]
-    decided_s: float
     expires_s: float
+    refresh_s: float
 
 
 class Reviews(Generic[K, V]):
     """Verdicts by key. Allowed ones live REVIEW_TTL_S, denied ones REVIEW_DENIED_TTL_S, none beyond its own end."""
 
-    def __init__(self, clock: Clock, *, capacity: int = REVIEWS_MAX) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._capacity = capacity
-        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._granted: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._denied: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._asking: dict[K, asyncio.Task[Verdict[V]]] = {}
         self.asked = 0
         """Questions put to the Kubernetes API so far."""
@@ -62,14 +64,15 @@ class Reviews(Generic[K, V]):
 
         `now_s` is Clock.monotonic, for who has just read it.
         """
-        entry = self._entries.get(key)
+        entry = self._granted.get(key) or self._denied.get(key)
         if entry is None:
             return None
         now = self._clock.monotonic() if now_s is None else now_s
         if now >= entry.expires_s:
-            del self._entries[key]
+            self.forget(key)
             return None
-        if entry.verdict.allowed and now - entry.decided_s >= REVIEW_REFRESH_S and key not in self._asking:
+        if now >= entry.refresh_s and key not in self._asking:
+            entry.refresh_s = now + REVIEW_AGAIN_S  # an API that gives no answer is not asked at each call
             self._start(key, ask)
         return entry.verdict
 
@@ -90,7 +93,8 @@ class Reviews(Generic[K, V]):
 
     def forget(self, key: K) -> None:
         """Drop the verdict: the next call asks."""
-        self._entries.pop(key, None)
+        self._granted.pop(key, None)
+        self._denied.pop(key, None)
 
     async def close(self) -> None:
         """End the questions in flight."""
@@ -112,11 +116,15 @@ class Reviews(Generic[K, V]):
                 verdict = await ask()
         except TimeoutError as error:
             raise ReviewFailed(f"no answer within {REVIEW_TIMEOUT_S:g} s") from error
-        lifetime = REVIEW_TTL_S if verdict.allowed else REVIEW_DENIED_TTL_S
-        self._entries[key] = _Entry(verdict, asked_s, min(asked_s + lifetime, verdict.until_s))
-        self._entries.move_to_end(key)
-        if len(self._entries) > self._capacity:
-            self._entries.popitem(last=False)
+        self.forget(key)
+        if verdict.allowed:
+            expires_s = min(asked_s + REVIEW_TTL_S, verdict.until_s)
+            self._granted[key] = _Entry(verdict, expires_s, asked_s + REVIEW_REFRESH_S)
+        else:
+            self._denied[key] = _Entry(verdict, min(asked_s + REVIEW_DENIED_TTL_S, verdict.until_s), inf)
+        for kept, most in ((self._granted, REVIEWS_MAX), (self._denied, REVIEWS_DENIED_MAX)):
+            if len(kept) > most:
+                kept.popitem(last=False)
         return verdict
 
     def _asked(self, key: K, task: asyncio.Task[Verdict[V]]) -> None:

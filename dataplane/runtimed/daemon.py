@@ -23,6 +23,7 @@ from controlplane.kube.types import RunObject, RuntimeObject
 from dataplane.runtimed.alarms import CallLater
 from dataplane.runtimed.artifacts import Artifacts, UploadFailed
 from dataplane.runtimed.artifactstore import Store
+from dataplane.runtimed.bundles import Bundles
 from dataplane.runtimed.config import Config, endpoint_url
 from dataplane.runtimed.crew import Crew
 from dataplane.runtimed.decide import Host
@@ -105,11 +106,13 @@ class Daemon:
         self._begun = False
         self._greeted = asyncio.Event()
         self._changed = asyncio.Event()
+        writes = Writes(kube, ca_bundle)
+        self.bundles = Bundles(self._me, writes, lambda: (worker.view for worker in self.workers.values()))
         self._tools = Tools(
             clock=clock,
             call_later=call_later,
             link=self.link,
-            writes=Writes(kube, ca_bundle),
+            writes=writes,
             preparation=Preparation(
                 self.link,
                 self.workdir,
@@ -143,7 +146,7 @@ class Daemon:
     async def run(self) -> NoReturn:
         """Follow everything; ends only by cancellation, or by a defect."""
         async with asyncio.TaskGroup() as group:
-            for work in (*self._watches.all(), self.link.run(), self.lease.run()):
+            for work in (*self._watches.all(), self.link.run(), self.lease.run(), self.bundles.run()):
                 group.create_task(work)
         raise AssertionError("what is followed has no end")
 
@@ -166,6 +169,7 @@ class Daemon:
                 worker.observe(obj)
         self._begun = True
         self._crew.wake()
+        self.bundles.look()
         kept = {(epoch.run_uid, epoch.attempt) for epoch in held}
         self.artifacts.sweep(self._living)
         await self.workdir.sweep(epochs=kept, runs=set(self._watches.runs) | {epoch.run_uid for epoch in held})

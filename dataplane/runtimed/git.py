@@ -21,6 +21,7 @@ from statemachine.reasons import Reason
 
 GIT_TIMEOUT_S: Final = 50.0  # leaves 10 of registration's 60 s for the import
 GIT_SCHEMES: Final = frozenset({"https", "ssh", "file"})
+FETCHES_MAX: Final = 3  # others may have taken the repository away between a fetch and the checkout
 SCAN_YIELD: Final = 512  # directory entries looked at before other work gets a turn
 _REF_FORBIDDEN: Final = frozenset("\0\n\t :^~?*[\\")  # git-check-ref-format(1)
 _NO_AUTH: Final = GitAuth({})
@@ -49,8 +50,7 @@ async def checkout(
             if cache is None:
                 await _alone(git, url, ref, directory)
             else:
-                async with cache.repository(url) as repository:
-                    await _cached(git.within(repository), url, ref, directory)
+                await _cached(git, cache, url, ref, directory)
     except TimeoutError as error:
         message = f"fetching {shown(url)} took longer than {timeout:g} s"
         raise SourceError(Reason.SOURCE_FETCH_FAILED, message) from error
@@ -65,12 +65,24 @@ async def _alone(git: Git, url: str, ref: str, directory: Path) -> None:
     await remove_tree(directory / ".git")
 
 
-async def _cached(git: Git, url: str, ref: str, directory: Path) -> None:
-    """`git` works on the cache's repository; its index is one of its own, so that checkouts do not meet in one."""
-    commit = ref if len(ref) == 40 and _commit_like(ref) and await git.has(f"{ref}^{{commit}}") else ""
-    if not commit:
-        commit = await _fetch(git, url, ref)
-        await git.run("update-ref", f"refs/kept/{commit}", commit)  # told to the server as held, at the next fetch
+async def _cached(git: Git, cache: GitCache, url: str, ref: str, directory: Path) -> None:
+    """Fetch what is not there, alone in the cache's repository; check out beside others who do."""
+    commit = ref if len(ref) == 40 and _commit_like(ref) else ""
+    for _ in range(FETCHES_MAX):
+        if commit:
+            async with cache.reading(url) as repository:
+                if repository is not None and await git.within(repository).has(f"{commit}^{{commit}}"):
+                    await _check_out(git.within(repository), commit, directory)
+                    return
+        async with cache.writing(url) as repository:
+            within = git.within(repository)
+            commit = await _fetch(within, url, ref)
+            await within.run("update-ref", f"refs/kept/{commit}", commit)  # told to the server as held, at the next one
+    raise GitFailed(f"the cache lost the commit {FETCHES_MAX} times")
+
+
+async def _check_out(git: Git, commit: str, directory: Path) -> None:
+    """By an index of its own, so that checkouts do not meet in one."""
     index = directory.parent / "index"
     try:
         out = git.into(directory, index)

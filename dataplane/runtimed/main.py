@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -23,13 +24,16 @@ from controlplane.kube.clock import SystemClock
 from controlplane.kube.events import EventRecorder
 from controlplane.kube.journalfile import JournalFile
 from controlplane.kube.kubeconfig import ConfigError as NoCredential
+from controlplane.kube.records import RecordFiles
 from dataplane.runtimed.config import Config, ConfigError, from_environ
 from dataplane.runtimed.daemon import Daemon
 from dataplane.runtimed.peerhop import peer_of
+from dataplane.runtimed.port import Port, admission
 from dataplane.runtimed.readiness import Readiness
-from dataplane.runtimed.serving import Serving, admission
+from dataplane.runtimed.serving import Serving
 from dataplane.runtimed.view import Journal, NoJournal
 from dataplane.wire.dial import tls_dial
+from dataplane.wire.hardening import harden
 from dataplane.wire.listener import wire_server
 from dataplane.wire.pool import Pool
 from runtimes.contract.client import RuntimeClient
@@ -39,6 +43,7 @@ from runtimes.contract.memory import keep_freed_buffers
 from statemachine.events import Role
 
 COMPONENT: Final = "runtimed"
+LOGS: Final = "logs"  # in the work folder, where the Runtime Server keeps what Runs print
 CALLS_END_MAX_S: Final = 310.0  # the longest call is 300 s; the Pod's grace of 330 s ends after this
 
 _log = logging.getLogger(__name__)
@@ -54,6 +59,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except ConfigError as error:
         print(f"InvalidConfiguration: {error}", file=sys.stderr)  # noqa: T201 — before there is anything to log to
         return 2
+    harden()
     keep_freed_buffers()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config))
@@ -106,6 +112,7 @@ async def serve(config: Config) -> int:
             on_lost=readiness.draining,
             on_pod_gone=lambda pod: peers.retire(peer_of(pod)),
         )
+        certificate.on_roots = daemon.bundles.look
         stack.push_async_callback(daemon.stop)
         following = [loop.create_task(daemon.run()), loop.create_task(recorder.run())]
         life = loop.create_task(_live(config, daemon, certificate, peers, readiness, stop))
@@ -124,12 +131,17 @@ async def serve(config: Config) -> int:
 
 
 def _journal(config: Config, clock: SystemClock, stack: AsyncExitStack) -> Journal:
-    if config.journal_dir is None:
+    folder = _journal_folder(config)
+    if folder is None:
         return NoJournal()
-    writer = f"{COMPONENT}-{config.pod_uid}"
-    journal = JournalFile(config.journal_dir / writer, writer=writer, role=Role.RUNTIMED, clock=clock)
+    journal = JournalFile(folder, writer=folder.name, role=Role.RUNTIMED, clock=clock)
     stack.callback(journal.close)
     return journal
+
+
+def _journal_folder(config: Config) -> Path | None:
+    """Named as its writer."""
+    return None if config.journal_dir is None else config.journal_dir / f"{COMPONENT}-{config.pod_uid}"
 
 
 async def _live(
@@ -165,7 +177,9 @@ async def _live(
 async def _start(config: Config, daemon: Daemon, certificate: CertificateSource, peers: Pool) -> Server:
     await certificate.start()
     serving = Serving(daemon, daemon.link, peers, namespace=config.namespace, runtime=config.runtime)
-    server = wire_server(serving.handle, admit=admission(config.namespace, config.runtime))
+    records = RecordFiles(logs=config.work_dir / LOGS, journal=_journal_folder(config), mark=f"{config.pod_uid[:8]}.")
+    port = Port(serving, records)
+    server = wire_server(port.handle, admit=admission(config.namespace, config.runtime))
     await server.listen_tcp(config.pod_ip, config.port, tls=certificate.server_context())
     await daemon.begin()
     return server

@@ -1,13 +1,14 @@
-"""The port of a Runtime Pod: one method, Invoke, from gateways and from peers of the same Runtime.
+"""Calls at a Runtime Pod: one method, Invoke, from gateways and from peers of the same Runtime.
 
-Here: admission by certificate, and performing what `routing.route` decides: the Runtime Server, or one peer hop. A call
+Here: performing what `routing.route` decides: the Runtime Server, or one peer hop. A call
 is written at most once; whether it can have run is always known (I2). It goes on when its caller has gone (I4).
 What is served here needs no task: a frame comes in, is judged and handed on at once, and the answer's frame goes out
-from the callback that brings it. Not here: lifecycle, JSON. Next: `daemon.py` gives the facts, `main.py` listens.
+from the callback that brings it. Not here: who may connect (`port`), lifecycle, JSON.
+Next: `daemon.py` gives the facts, `main.py` listens.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Final, Protocol, assert_never
 
@@ -22,14 +23,14 @@ from dataplane.runtimed.gate import Gate
 from dataplane.runtimed.local import Local
 from dataplane.runtimed.peerhop import PeerHop
 from dataplane.runtimed.server_link import ServerLink
-from dataplane.wire.identity import GatewayIdentity, Identity, RuntimedIdentity
-from dataplane.wire.messages import METHOD_INVOKE, InvokeReply, InvokeRequest
+from dataplane.wire.identity import RuntimedIdentity
+from dataplane.wire.messages import METHOD_INVOKE, METHOD_MODE, InvokeReply, InvokeRequest, ModeReply, ModeRequest
 from dataplane.wire.pool import Pool
 from runtimes.contract import messages as m
 from runtimes.contract.mux import CallError, CallTimeout, ConnectionLost, Outcome, Refused, Reply, Request
 from statemachine.ownership import Projection
 from statemachine.reasons import Reason
-from statemachine.run import Epoch
+from statemachine.run import Epoch, Mode, RunUID
 
 UNKNOWN_WAIT_S: Final = 1.0  # a UID that the projection has never seen may be this far behind (O2)
 UNKNOWN_WAITING_MAX: Final = 1_024  # calls that wait for such a fact; more are told 404 at once
@@ -61,21 +62,6 @@ class Facts(Protocol):
         ...
 
 
-def admission(namespace: str, runtime: str) -> Callable[[Identity], bool]:
-    """Who may connect: gateways of this installation, and runtimeds of the same namespace and Runtime."""
-
-    def admit(identity: Identity) -> bool:
-        match identity:
-            case GatewayIdentity():
-                return True
-            case RuntimedIdentity():
-                return (identity.namespace, identity.runtime) == (namespace, runtime)
-            case _:
-                return False
-
-    return admit
-
-
 class Serving:
     """Answers Invoke. `served` counts the calls that were handed to the Runtime Server."""
 
@@ -91,6 +77,9 @@ class Serving:
 
     def handle(self, request: Request) -> Awaitable[Reply | None] | None:
         """One request of the port."""
+        if request.method == METHOD_MODE:
+            request.respond(Reply(ModeReply(self._mode(request.decode(ModeRequest)))))
+            return None
         if request.method != METHOD_INVOKE:
             raise CallError(m.ErrorHead(reason=m.UNKNOWN_METHOD, message=f"{request.method} is not served here"))
         head = request.decode(InvokeRequest)
@@ -101,6 +90,11 @@ class Serving:
             _answer(request, refusal(Reason.STALE_OWNER, "a peer passes calls on, it makes none"))
             return None
         return self._perform(self._route(head), Call(head, request))
+
+    def _mode(self, head: ModeRequest) -> Mode | None:
+        known = self._facts.projection.run(RunUID(head.run_uid))
+        here = (head.namespace, head.runtime) == (self._namespace, self._runtime)
+        return known.mode if known is not None and here else None
 
     def _route(self, head: InvokeRequest) -> routing.Decision:
         return routing.route(head, self._facts.here(head.run_uid), self._facts.projection)

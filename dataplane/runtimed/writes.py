@@ -9,7 +9,14 @@ from typing import Final
 
 from controlplane.kube.api import Kube
 from controlplane.kube.errors import NotFound
-from controlplane.kube.patches import finalizer_taken, put_finalizer_patch, status_patch, take_finalizer_patch
+from controlplane.kube.patches import (
+    bundle_patch,
+    encoded_bundle,
+    finalizer_taken,
+    put_finalizer_patch,
+    status_patch,
+    take_finalizer_patch,
+)
 from controlplane.kube.resources import RUNS
 from controlplane.kube.types import RunObject
 from statemachine.commands import PatchStatus, PutFinalizer, TakeFinalizer
@@ -24,6 +31,17 @@ class Writes:
     def __init__(self, kube: Kube, ca_bundle: Callable[[], str | None]) -> None:
         self._kube = kube
         self._ca_bundle = ca_bundle
+
+    @property
+    def ca_bundle(self) -> str | None:
+        """What is published now, as an endpoint has it."""
+        bundle = self._ca_bundle()
+        return None if bundle is None else encoded_bundle(bundle)
+
+    async def bundle(self, run: Run) -> RunObject:
+        """Publish what is to be published now with the endpoint of a Ready Run."""
+        ops = bundle_patch(run, self._ca_bundle() or "")
+        return await self._kube.json_patch(RUNS, run.namespace, run.name, ops, subresource=STATUS)
 
     async def status(self, before: Run, command: PatchStatus) -> RunObject:
         """Write a status over what `before` shows."""

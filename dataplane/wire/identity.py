@@ -20,7 +20,7 @@ class GatewayIdentity(Struct, frozen=True, tag="gateway"):
 
 
 class ControlPlaneIdentity(Struct, frozen=True, tag="controlplane"):
-    """The control plane: it serves the signer and has no business on an invoke port."""
+    """The control plane: it serves the signer, reads logs and journals, and invokes nothing."""
 
 
 class RuntimedIdentity(Struct, frozen=True, tag="runtimed"):

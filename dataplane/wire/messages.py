@@ -10,8 +10,13 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from statemachine.run import Mode
+
 METHOD_INVOKE = "Invoke"
-"""The only method on runtimed's network port; gateways and peers both use it."""
+"""What gateways and peers ask of runtimed's network port; the control plane reads records there (`kube.records`)."""
+
+METHOD_MODE = "Mode"
+"""What kind of Run a UID is, asked by gateways: they watch Runs without their specs, and runtimeds do not."""
 
 HOPS_MAX = 1
 """A call that has been passed on by a peer once is served or refused, never passed on again."""
@@ -67,3 +72,17 @@ class InvokeReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     causes: tuple[Cause, ...] = ()
     server_timing: tuple[tuple[str, float], ...] = field(default=())
     """(name, milliseconds) per hop behind the gateway, innermost last: `runtimed`, `peer`, `runtime`, `worker`."""
+
+
+class ModeRequest(Struct, frozen=True, kw_only=True):
+    """Which Run."""
+
+    namespace: str
+    runtime: str
+    run_uid: str
+
+
+class ModeReply(Struct, frozen=True, omit_defaults=True):
+    """`mode` is None for a Run that is not known here."""
+
+    mode: Mode | None = None

@@ -9,9 +9,8 @@ p50, p99 and calls a second of both, and their ratios (ours to theirs).
 
 import argparse
 import json
-import os
-import platform
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 import msgspec
 
 from tests.bench.load import Result, Target, run, run_wrk, wrk_installed
+from tests.bench.machine import Meter, facts
 
 HANDLER = """\
 def invoke(request):
@@ -87,22 +87,6 @@ class FunctionsFramework:
             self.process.wait()
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load": os.getloadavg()[0],
-    }
-
-
 def best(results: list[Result]) -> Result:
     """The round with the lowest p50: disturbances of a shared machine only ever add."""
     return min(results, key=lambda result: result.p50_us)
@@ -111,32 +95,39 @@ def best(results: list[Result]) -> Result:
 def compare(
     ours: Target, theirs: Target | None, *, callers: int, seconds: float, rounds: int, name: str = "small body"
 ) -> dict[str, Any]:
-    """Alternate rounds of both; the best of each. wrk calls where it is installed and can."""
+    """Rounds of both in turns. Shown are the best of each; a ratio is the median of those of neighbours, which were
+    measured on one and the same machine, whatever else it did. wrk calls where it is installed and can."""
     mine: list[Result] = []
     others: list[Result] = []
     generate = run_wrk if wrk_installed() and not ours.more and len(ours.body) < 4096 else run
+    meter = Meter()
     for _ in range(rounds):
         mine.append(generate(ours, callers=callers, seconds=seconds))
         if theirs is not None:
             others.append(generate(theirs, callers=callers, seconds=seconds))
     us = best(mine)
     row: dict[str, Any] = {"name": name, "callers": callers, "kruntimes": msgspec.to_builtins(us) | {"rps": us.rps}}
+    row["others_share"] = meter.others()
     if others:
         them = best(others)
         row["functions-framework"] = msgspec.to_builtins(them) | {"rps": them.rps}
-        row["ratio"] = {
-            "p50": us.p50_us / them.p50_us,
-            "p99": us.p99_us / them.p99_us,
-            "rps": us.rps / them.rps,
+        pairs = list(zip(mine, others, strict=True))
+        row["ratios"] = {
+            "p50": [one.p50_us / other.p50_us for one, other in pairs],
+            "p99": [one.p99_us / other.p99_us for one, other in pairs],
+            "rps": [one.rps / other.rps for one, other in pairs],
         }
+        row["ratio"] = {figure: statistics.median(found) for figure, found in row["ratios"].items()}
     return row
 
 
 def hop(one: Target, *, seconds: float, rounds: int) -> dict[str, Any]:
     """One caller of a gateway that sends to any Pod: calls that a peer passed on beside those that it did not."""
+    meter = Meter()
     us = best([result for _ in range(rounds) if (result := run(one, callers=1, seconds=seconds)).hops])
     return {
         "name": "peer hop",
+        "others_share": meter.others(),
         "callers": 1,
         "kruntimes": msgspec.to_builtins(us) | {"rps": us.rps},
         "hop": {"local_p50_us": us.p50_us, "p50_us": us.hop_p50_us, "added": us.hop_p50_us / us.p50_us - 1},
@@ -144,7 +135,7 @@ def hop(one: Target, *, seconds: float, rounds: int) -> dict[str, Any]:
 
 
 def show(row: dict[str, Any]) -> None:
-    print(f"--- {row.get('name', '')}")
+    print(f"--- {row.get('name', '')}  (others took {row['others_share']:.0%} of the processors)")
     if "hop" in row:
         print(f"     a peer hop adds {row['hop']['added']:.2f} of the local p50 ({row['hop']['local_p50_us']:.0f} us)")
     for name in ("kruntimes", "functions-framework"):
@@ -200,7 +191,7 @@ def main() -> int:
             if framework is not None:
                 framework.stop()
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"machine": facts(), "rows": rows}, indent=2) + "\n")
     return 1 if any(row["kruntimes"]["failures"] for row in rows) else 0
 
 

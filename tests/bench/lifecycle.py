@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controlplane.kube.client import KubeClient
 from controlplane.kube.resources import RUNS
-from tests.e2e.stack import descendants
+from tests.e2e.embedded import descendants
 
 FUNCTIONS: Final = 60
 TASKS: Final = 60

@@ -1,18 +1,20 @@
 """The load generators of the benchmarks: keep-alive HTTP callers in a closed loop, each with one request in flight.
 
 `run` is ours and tells hops apart; `run_wrk` is Debian's wrk. Whichever is used calls both sides, in a process of its
-own, so that its work is the same for both.
+own, so that its work is the same for both. As a command, `python -m tests.bench.load` reads an `Order` from stdin and
+writes a `Result`: a child of multiprocessing depends on a helper process and on pipes that it shares with the caller,
+and where one of these dies the caller is told of a broken pipe and nothing else.
 """
 
 import asyncio
 import json
-import multiprocessing
 import shutil
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
-from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -32,6 +34,15 @@ class Target(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Target({self.url})"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What one round is to do."""
+
+    target: Target
+    callers: int
+    seconds: float
+    rate: float = 0.0
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -143,21 +154,23 @@ class Caller(asyncio.BufferedProtocol):
 
 def run(target: Target, *, callers: int, seconds: float, rate: float = 0.0) -> Result:
     """One round in a child process, at most at `rate` calls a second (0 = as fast as answers come)."""
-    mine, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
-    child = multiprocessing.get_context("spawn").Process(target=_child, args=(theirs, target, callers, seconds, rate))
-    child.start()
-    try:
-        if not mine.poll(seconds + 60):
-            raise TimeoutError(f"no result of the round against {target.url}")
-        return msgspec.msgpack.decode(mine.recv_bytes(), type=Result)
-    finally:
-        child.terminate()
-        child.join()
+    order = msgspec.msgpack.encode(Order(target, callers, seconds, rate))
+    command = [sys.executable, "-m", "tests.bench.load"]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], input=order, capture_output=True, timeout=seconds + 60, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the round against {target.url} failed: {done.stderr.decode(errors='replace')[-2000:]}")
+    return msgspec.msgpack.decode(done.stdout, type=Result)
 
 
-def _child(answer: Connection, target: Target, callers: int, seconds: float, rate: float) -> None:
+def main() -> int:
+    """One round, as ordered."""
+    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        answer.send_bytes(msgspec.msgpack.encode(runner.run(_round(target, callers, seconds, rate))))
+        result = runner.run(_round(order.target, order.callers, order.seconds, order.rate))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(result))
+    return 0
 
 
 async def _round(target: Target, callers: int, seconds: float, rate: float) -> Result:
@@ -255,3 +268,7 @@ def run_wrk(target: Target, *, callers: int, seconds: float) -> Result:
         failures=int(failures),
         generator="wrk",
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

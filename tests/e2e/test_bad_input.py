@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.kube.resources import RUNS
+from tests.e2e.embedded import Embedded
 from tests.e2e.stack import COUNTER, Stack, function, krt, names, task
 
 NAME = names()
@@ -45,6 +47,10 @@ def test_a_moved_field_says_where_it_went(stack: Stack) -> None:
     assert "spec.mode.task.args" in done.err
 
 
+ONE_MACHINE = pytest.mark.embedded("of `krt up` itself")
+
+
+@ONE_MACHINE
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -55,7 +61,9 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.err
 
 
+@ONE_MACHINE
 def test_a_second_start_on_the_same_directory_is_refused(stack: Stack) -> None:
+    assert isinstance(stack, Embedded)
     done = krt("up", "--data-dir", str(stack.directory), "--api-port", "0", "--gateway-port", "0")
     assert done.code in (1, 2)
     assert done.err.splitlines()[-1].startswith("AlreadyRunning: ")
@@ -78,6 +86,22 @@ def test_an_invocation_of_what_is_no_function_or_not_there_says_so(stack: Stack)
     assert (done.code, done.err.split(":")[0]) == (5, "NotAFunction")
     assert stack.krt("invoke", "nobody").code == 3
     assert stack.krt("delete", name).code == 0
+
+
+async def test_a_task_that_never_had_a_pod_is_no_function_and_a_function_like_it_is_not_ready(stack: Stack) -> None:
+    too_much = {"resources": {"requests": {"runs": "1000000"}}}
+    made = {
+        409: task(next(NAME), "print(1)", **too_much),
+        503: function(next(NAME), COUNTER, **too_much),
+    }
+    async with stack.client() as client, stack.https() as https:
+        for status, manifest in made.items():
+            run = await client.create(RUNS, client.namespace, manifest)
+            path = f"/v1/namespaces/{client.namespace}/runtimes/python/runs/{run.metadata.uid}:invoke"
+            async with https.post(stack.gateway + path, data=b"{}") as answer:
+                said = await answer.json()
+            assert (answer.status, said["reason"]) == (status, "NotAFunction" if status == 409 else "RunNotReady")
+            await client.delete(RUNS, client.namespace, run.metadata.name)
 
 
 def test_a_handler_that_raises_is_seven_with_its_exception(stack: Stack) -> None:

@@ -1,11 +1,18 @@
 """Fixtures: one certificate authority a session, one gateway and one Pod a test."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import uvloop
 
 from tests.gateway.stage import FakeRuntimed, Stage, run_fact, stage
 from tests.wire.installation import Installation
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the process runs on: another one's sockets and TLS end in other ways."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")

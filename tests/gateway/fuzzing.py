@@ -18,7 +18,8 @@ from typing import Any, Final
 import yaml
 
 from dataplane.gateway.openapi import INVOKE_PATH, document
-from tests.e2e.stack import ECHO, Stack, function
+from tests.e2e.embedded import Embedded
+from tests.e2e.stack import ECHO, function
 
 VERSION: Final = "4.32.5"
 HOME: Final = Path.home() / ".cache" / "kruntimes" / f"schemathesis-{VERSION}"
@@ -63,7 +64,7 @@ def main() -> int:
     options = parser.parse_args()
     command = schemathesis()
     with tempfile.TemporaryDirectory(prefix="kruntimes-fuzz-") as folder:
-        stack = Stack(Path(folder) / "data")
+        stack = Embedded(Path(folder) / "data")
         stack.start()
         try:
             created = stack.krt("run", "-f", "-", "--wait", stdin=json.dumps(function("fuzzed", ECHO)))

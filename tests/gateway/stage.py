@@ -29,12 +29,13 @@ from dataplane.gateway.metrics import Metrics
 from dataplane.gateway.site import Site
 from dataplane.gateway.suspects import OwnerReports, Suspects
 from dataplane.wire.dial import tls_dial
+from dataplane.wire.door import Door
 from dataplane.wire.listener import wire_server
-from dataplane.wire.messages import InvokeReply, InvokeRequest
+from dataplane.wire.messages import METHOD_MODE, InvokeReply, InvokeRequest, ModeReply, ModeRequest
 from dataplane.wire.pool import Pool
 from runtimes.contract.mux import Reply, Request
 from statemachine.ownership import Owner, PodFact, Projection, RunFact
-from statemachine.run import Phase, PodUID, RunUID
+from statemachine.run import Mode, Phase, PodUID, RunUID
 from tests.kit.waiting import eventually
 from tests.wire.installation import Installation
 
@@ -83,6 +84,10 @@ class FakeRuntimed:
         self.pod_uid = pod_uid
         self.handler: Handler = echo
         self.seen: list[InvokeRequest] = []
+        self.modes: dict[str, Mode] = {}
+        self.asked = 0
+        self.silent = False
+        """It does not say what kind of Run one is."""
         self.called = asyncio.Event()
         self.server = wire_server(self._handle, admit=lambda identity: True)
         self._context = installation.server_context(names.runtimed("default", "python", pod_uid))
@@ -93,6 +98,11 @@ class FakeRuntimed:
         return self
 
     async def _handle(self, request: Request) -> Reply:
+        if request.method == METHOD_MODE:
+            self.asked += 1
+            if self.silent:
+                await asyncio.Event().wait()
+            return Reply(ModeReply(self.modes.get(request.decode(ModeRequest).run_uid)))
         head = request.decode(InvokeRequest)
         self.seen.append(head)
         self.called.set()
@@ -220,6 +230,7 @@ class Stage:
         self.site = Site(self.invoker, self.metrics, ready=lambda: self.ready)
         self.front = Front(self.site.answer, self.clock, on_answer=self.site.count)
         self.port = 0
+        self.door: Door | None = None
         self.clients: list[Client] = []
 
     def see_run(self, fact: RunFact) -> None:
@@ -251,14 +262,14 @@ class Stage:
 async def stage(installation: Installation) -> AsyncIterator[Stage]:
     the_stage = Stage(installation)
     context = installation.server_context(names.gateway(("localhost",)), clients=ssl.CERT_NONE)
-    server = await asyncio.get_running_loop().create_server(the_stage.front, "127.0.0.1", 0, ssl=context)
-    the_stage.port = server.sockets[0].getsockname()[1]
+    door = the_stage.door = Door(the_stage.front, tls=context)
+    the_stage.port = await door.open("127.0.0.1", 0)
     try:
         yield the_stage
     finally:
         for client in the_stage.clients:
             client.close()
-        server.close()
+        door.close()
         await the_stage.front.shutdown(0.1)
         await the_stage.gatekeeper.close()
         await the_stage.pool.close()

@@ -144,6 +144,32 @@ async def test_a_flood_of_unknown_credentials_does_not_reach_the_api_whole(
     assert (await desk.user()).allowed
 
 
+async def test_a_flood_of_bad_tokens_displaces_no_good_caller_and_is_not_kept(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reviews, "REVIEWS_MAX", 4)
+    monkeypatch.setattr(reviews, "REVIEWS_DENIED_MAX", 8)
+    assert await desk.may()
+    for number in range(100):
+        assert not (await desk.user(f"bad-{number}")).allowed
+    asked = desk.gatekeeper.reviews_asked
+    assert await desk.may()
+    assert desk.gatekeeper.reviews_asked == asked
+    assert len(desk.gatekeeper._users._denied) == 8
+
+
+async def test_an_api_that_fails_is_not_asked_at_every_call_of_a_known_caller(desk: Desk) -> None:
+    assert await desk.may()
+    asked = sum(desk.gatekeeper.reviews_asked)
+    desk.kube.down = True
+    desk.clock.advance(20)
+    for _ in range(80):  # 8 of the last 10 seconds of the decisions
+        desk.clock.advance(0.1)
+        assert await desk.may()
+        await eventually(lambda: not desk.gatekeeper._users._asking and not desk.gatekeeper._grants._asking)
+    assert sum(desk.gatekeeper.reviews_asked) - asked <= 2 * 9
+
+
 async def test_a_failure_is_told_and_never_remembered(desk: Desk) -> None:
     desk.kube.down = True
     with pytest.raises(ReviewFailed):

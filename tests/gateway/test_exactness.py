@@ -8,7 +8,7 @@ import pytest
 
 from dataplane.gateway import connection
 from dataplane.gateway.limits import KEEPALIVE_S
-from dataplane.wire.messages import InvokeReply, InvokeRequest
+from dataplane.wire.messages import Cause, InvokeReply, InvokeRequest
 from runtimes.contract.mux import Reply, Request
 from tests.gateway.stage import PATH, Client, FakeRuntimed, Stage, encode_request
 from tests.kit.waiting import eventually
@@ -126,6 +126,34 @@ async def test_a_runtimed_cannot_write_header_lines(gateway: Stage, runtimed: Fa
     assert response.status == 200
     assert "set-cookie" not in response.headers
     assert response.body == b"{}"
+
+
+async def test_what_a_runtimed_says_of_a_call_is_bounded_whatever_it_says(
+    gateway: Stage, runtimed: FakeRuntimed
+) -> None:
+    async def boast(request: Request, head: InvokeRequest) -> Reply:
+        timing = tuple((f"hop{number}" + "x" * number, 1.0) for number in range(500))
+        return Reply(InvokeReply(status=200, server_timing=timing), b"{}")
+
+    async def complain(request: Request, head: InvokeRequest) -> Reply:
+        causes = tuple(Cause("c", "m" * 9_000) for _ in range(40))
+        return Reply(
+            InvokeReply(status=503, reason="WorkerStarting", message="m" * 90_000, retry_after_s=10**9, causes=causes)
+        )
+
+    async def promise(request: Request, head: InvokeRequest) -> Reply:
+        return Reply(InvokeReply(status=429, reason="TooManyInvocations", retry_after_s=-7))
+
+    client = await gateway.client()
+    runtimed.handler = boast
+    assert len((await client.request()).headers["server-timing"]) < 600
+    runtimed.handler = complain
+    response = await client.request()
+    assert (response.reason, response.headers["retry-after"]) == ("WorkerStarting", "60")
+    assert len(response.body) < 100_000
+    runtimed.handler = promise
+    response = await client.request()
+    assert (response.reason, response.headers["retry-after"]) == ("TooManyInvocations", "1")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dataplane.gateway import connection, exchange, invoke
+from dataplane.gateway import connection, exchange, front, invoke, ledger
 from dataplane.wire.messages import InvokeReply, InvokeRequest
 from runtimes.contract.mux import Reply, Request
 from tests.gateway.stage import PATH, FakeRuntimed, Stage, encode_request
@@ -136,7 +136,7 @@ async def test_a_body_is_not_read_ahead_of_the_decision_about_its_caller(gateway
 async def test_bodies_in_flight_are_bounded_before_they_are_read(
     gateway: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(invoke, "INFLIGHT_BODY_MAX_BYTES", 1000)
+    monkeypatch.setattr(ledger, "INFLIGHT_BODY_MAX_BYTES", 1000)
     first, second = await gateway.client(), await gateway.client()
     raw = encode_request(body=b"x" * 900)
     first.send(raw[:-1])
@@ -286,12 +286,27 @@ async def test_a_defect_of_ours_is_one_answer_and_says_nothing_about_itself(
     assert "good" not in caplog.text
 
 
-async def test_more_connections_than_allowed_are_closed_at_once(
-    gateway: Stage, monkeypatch: pytest.MonkeyPatch
+async def test_one_connection_too_many_takes_the_place_of_the_idlest_and_of_none_in_use(
+    gateway: Stage, runtimed: FakeRuntimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 1)
-    first = await gateway.client()
-    assert (await first.request()).status == 200
-    second = await gateway.client()
-    assert await second.closed()
-    assert (await first.request()).status == 200
+    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(front, "EVICTED_AT_ONCE", 1)
+    finish = asyncio.Event()
+
+    async def slow(request: Request, head: InvokeRequest) -> Reply:
+        await finish.wait()
+        return Reply(InvokeReply(status=200), b"{}")
+
+    idle, used = await gateway.client(), await gateway.client()
+    for client in (idle, used):
+        assert (await client.request()).status == 200
+        now = gateway.front.loop.time()
+        await eventually(lambda now=now: gateway.front.loop.time() > now + 0.002)  # a loop's time has milliseconds
+    another = await gateway.client()
+    assert await idle.closed()
+    runtimed.handler = slow
+    waiting = [asyncio.create_task(client.request()) for client in (used, another)]
+    await eventually(lambda: gateway.invoker.in_flight == 2)
+    assert await (await gateway.client()).closed()
+    finish.set()
+    assert [response.status for response in await asyncio.gather(*waiting)] == [200, 200]

@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from dataplane.gateway import dispatch
 from dataplane.wire.messages import Cause, InvokeReply, InvokeRequest
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError, Refused, Reply, Request
 from statemachine.reasons import Reason
-from statemachine.run import Phase, RunUID
+from statemachine.run import Mode, Phase, RunUID
 from tests.gateway.stage import PATH, POD, RUN, FakeRuntimed, Stage, run_fact
 from tests.kit.waiting import eventually
 
@@ -248,3 +249,41 @@ async def test_a_callers_token_never_leaves_for_a_pod(gateway: Stage, runtimed: 
     assert len(sent) == 3
     assert b"jane" in sent[0]
     assert not any(token.encode() in one for one in sent)
+
+
+async def test_a_task_that_waits_for_its_first_pod_is_no_function_and_a_function_is_not_ready(
+    gateway: Stage, runtimed: FakeRuntimed
+) -> None:
+    """A Table has no modes: a runtimed of the Runtime is asked, once a Run, before the body is judged or even sent."""
+    runtimed.modes = {"waiting-task": Mode.TASK, "waiting-function": Mode.FUNCTION}
+    client = await gateway.client()
+    assert (await client.request()).status == 200  # its connection is warm, as a ready Pod's is
+    for uid, reason, asked in (
+        ("waiting-task", "NotAFunction", 1),
+        ("waiting-task", "NotAFunction", 1),
+        ("waiting-function", "RunNotReady", 2),
+        ("waiting-function", "RunNotReady", 2),
+        ("unheard-of", "RunNotReady", 3),
+    ):
+        gateway.see_run(run_fact(RunUID(uid), Phase.PENDING, attempt=0, pod_uid=None))  # again, as a watch shows it
+        response = await client.request(path=PATH.replace(RUN, uid), headers={"Content-Type": "text/plain"})
+        assert (response.reason, runtimed.asked) == (reason, asked)
+    assert len(runtimed.seen) == 1
+
+
+async def test_who_does_not_say_what_a_waiting_run_is_keeps_no_call_beyond_its_time(
+    gateway: Stage, runtimed: FakeRuntimed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "MODE_TIMEOUT_S", 60.0)
+    runtimed.silent = True
+    client = await gateway.client()
+    assert (await client.request()).status == 200
+    gateway.see_run(run_fact(RunUID("waiting"), Phase.PENDING, attempt=0, pod_uid=None))
+    path = PATH.replace(RUN, "waiting")
+    response = await client.request(path=path, headers={"X-Kruntime-Timeout-Ms": "50"})
+    assert (response.reason, runtimed.asked) == ("RunNotReady", 1)
+
+
+async def test_where_nobody_can_say_what_a_waiting_run_is_it_is_not_ready(empty: Stage) -> None:
+    empty.see_run(run_fact(phase=Phase.PENDING, attempt=0, pod_uid=None))
+    assert (await (await empty.client()).request()).reason == "RunNotReady"

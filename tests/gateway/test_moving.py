@@ -264,3 +264,20 @@ async def test_a_deadline_without_a_word_from_the_owner_is_unknown(
     assert (response.status, response.reason) == (504, "InvocationTimeout")
     assert "unknown" in response.json["message"]
     assert gateway.invoker.in_flight == 0
+
+
+async def test_a_call_that_was_held_until_its_deadline_is_told_what_it_waited_for(
+    gateway: Stage, runtimed: FakeRuntimed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fact that it waited for comes with the last moment of its time: it did not run, and 504 would not say so."""
+    gateway.see_run(run_fact(phase=Phase.PENDING, attempt=1, pod_uid=None))
+    client = await gateway.client()
+    waiting = asyncio.create_task(client.request(headers={"X-Kruntime-Timeout-Ms": "10000"}))
+    await gateway.held()
+    now = gateway.clock.monotonic()
+    monkeypatch.setattr(gateway.clock, "monotonic", lambda: now + 11)
+    gateway.see_run(run_fact(attempt=2))
+    response = await waiting
+    assert (response.status, response.reason) == (503, "RunNotReady")
+    assert response.json["kruntimes"]["retryable"] is True
+    assert runtimed.seen == []

@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from controlplane.kube.clock import SystemClock
+from controlplane.kube.records import RecordFiles
 from controlplane.kube.resources import PODS, RUNS, RUNTIMES
 from controlplane.pki import names
 from dataplane.runtimed.artifactstore import StoreConfig
 from dataplane.runtimed.daemon import Daemon
-from dataplane.runtimed.serving import Serving, admission
+from dataplane.runtimed.port import Port, admission
+from dataplane.runtimed.serving import Serving
 from dataplane.runtimed.view import NoJournal
 from dataplane.wire.dial import tls_dial
 from dataplane.wire.listener import wire_server
@@ -103,7 +105,8 @@ class StackPod:
         )
         self._following = loop.create_task(self.daemon.run())
         self.serving = Serving(self.daemon, self.daemon.link, self.peers, namespace=NAMESPACE, runtime="python")
-        self.server = wire_server(self.serving.handle, admit=admission(NAMESPACE, "python"))
+        records = RecordFiles(logs=self.config.work_dir / "logs", journal=self.config.journal_dir)
+        self.server = wire_server(Port(self.serving, records).handle, admit=admission(NAMESPACE, "python"))
         await self.server.listen_tcp(self.ip, self.config.port, tls=installation.server_context(subject))
         await asyncio.wait_for(self.daemon.begin(), 20)
 

@@ -144,6 +144,51 @@ async def test_many_at_once_share_a_repository_without_mixing(served: Path, tmp_
     assert [version(at) for at in sources] == ["VERSION = 1", "VERSION = 2"] * 5
 
 
+async def test_many_read_in_a_repository_at_once_and_who_writes_is_alone(tmp_path: Path) -> None:
+    cache, url, seen = GitCache(tmp_path / "cache"), "file:///r", [0, 0]
+    async with cache.writing(url):
+        pass
+    together = asyncio.Barrier(3)
+
+    async def read() -> None:
+        async with cache.reading(url) as repository:
+            assert repository is not None
+            seen[0] += 1
+            await together.wait()  # all three are inside
+            assert seen[1] == 0
+            seen[0] -= 1
+
+    async def write() -> None:
+        async with cache.writing(url):
+            assert seen == [0, 0]
+            seen[1] += 1
+            await asyncio.sleep(0)
+            seen[1] -= 1
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(read() for _ in range(3)), write(), write())
+
+
+async def test_a_checkout_that_fails_condemns_the_repository_and_one_that_is_given_up_does_not(tmp_path: Path) -> None:
+    cache, url = GitCache(tmp_path / "cache"), "file:///r"
+    async with cache.writing(url):
+        pass
+    with pytest.raises(asyncio.CancelledError):
+        async with cache.reading(url):
+            raise asyncio.CancelledError
+    async with cache.reading(url) as repository:
+        assert repository is not None
+    with pytest.raises(ValueError):
+        async with cache.reading(url):
+            raise ValueError
+    async with cache.reading(url) as repository:
+        assert repository is None
+    async with cache.writing(url) as repository:
+        assert list(repository.iterdir())
+    async with cache.reading(url) as repository:
+        assert repository is not None
+
+
 async def test_a_damaged_cache_costs_one_fetch_at_most(served: Path, tmp_path: Path) -> None:
     cache, url = GitCache(tmp_path / "cache"), f"file://{served / 'r'}"
     await materialise(Git(url, "main"), tmp_path / "1" / "src", cache=cache)
@@ -158,7 +203,7 @@ async def test_a_damaged_cache_costs_one_fetch_at_most(served: Path, tmp_path: P
 async def test_the_cache_has_a_bound(served: Path, tmp_path: Path) -> None:
     cache = GitCache(tmp_path / "cache")
     for number in range(REPOSITORIES_MAX + 3):
-        async with cache.repository(f"file:///{number}"):
+        async with cache.writing(f"file:///{number}"):
             pass
     assert len(list((tmp_path / "cache").glob("*.git"))) == REPOSITORIES_MAX
 

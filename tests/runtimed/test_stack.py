@@ -10,9 +10,10 @@ from controlplane.kube.resources import PODS, RUNS
 from controlplane.pki import names
 from dataplane.wire.dial import tls_dial
 from dataplane.wire.errors import DialError
-from dataplane.wire.messages import METHOD_INVOKE, InvokeRequest
+from dataplane.wire.messages import METHOD_INVOKE, METHOD_MODE, InvokeRequest, ModeReply, ModeRequest
 from dataplane.wire.pool import Peer, Pool
-from runtimes.contract.mux import ConnectionLost
+from runtimes.contract.mux import CallError, ConnectionLost
+from statemachine.run import Mode
 from tests.kit.waiting import eventually
 from tests.runtimed.fakes import NAMESPACE
 from tests.runtimed.stack import ECHO, SLOW, running
@@ -90,19 +91,24 @@ async def test_one_call_at_a_time_is_the_servers_to_enforce(tmp_path: Path) -> N
         assert (await first)[0].status == 200
 
 
-async def test_a_stranger_and_a_peer_of_another_runtime_are_not_admitted(tmp_path: Path) -> None:
+async def test_peers_of_another_runtime_are_not_admitted_and_the_control_plane_invokes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as stack:
         [pod] = stack.pods
-        for subject in (names.control_plane(()), names.runtimed(NAMESPACE, "bash", "pod-7")):
+        for subject in (
+            names.control_plane(()),
+            names.runtimed(NAMESPACE, "bash", "pod-7"),
+            names.runtimed("other", "python", "pod-7"),
+        ):
             context = stack.installation.client_context(subject)
             pool = Pool(tls_dial(lambda context=context: context))
             request = InvokeRequest(
                 namespace=NAMESPACE, runtime="python", run_uid="x", invocation_id="i", deadline_ms=1000, user="eve"
             )
-            with pytest.raises((DialError, ConnectionLost)):
+            with pytest.raises((DialError, ConnectionLost, CallError)):
                 channel = await pool.connection(Peer(pod.ip, stack.port, pod.uid, NAMESPACE, "python"))
                 await channel.call(METHOD_INVOKE, request, timeout=5)
             await pool.close()
+        assert pod.serving.served == 0
 
 
 async def test_a_drain_ends_no_call_in_flight_and_passes_later_ones_on(tmp_path: Path) -> None:
@@ -204,3 +210,21 @@ async def test_a_stale_lease_refuses_calls(tmp_path: Path) -> None:
         assert (await stack.invoke(pod, "f"))[0].status == 200
         await stack.kube.delete(PODS, NAMESPACE, pod.name)
         await stack.until("f", "Pending")
+
+
+async def test_what_kind_of_run_a_uid_is_is_told_to_whoever_may_call(tmp_path: Path) -> None:
+    async with running(tmp_path) as stack:
+        [pod] = stack.pods
+        stack.seed("f", pod)
+        stack.seed_task("t", pod, inline="import time; time.sleep(60)")
+        await stack.until("f", "Ready")
+        await stack.until("t", "Running")
+        channel = await stack.gateway.connection(Peer(pod.ip, stack.port, pod.uid, NAMESPACE, "python"))
+        for uid, runtime, mode in (
+            ("uid-f", "python", Mode.FUNCTION),
+            ("uid-t", "python", Mode.TASK),
+            ("uid-x", "python", None),
+            ("uid-f", "bash", None),
+        ):
+            head = ModeRequest(namespace=NAMESPACE, runtime=runtime, run_uid=uid)
+            assert (await channel.call(METHOD_MODE, head, timeout=5)).decode(ModeReply).mode is mode

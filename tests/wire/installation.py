@@ -4,7 +4,8 @@ import ssl
 from pathlib import Path
 
 from controlplane.kube.memfiles import memory_file
-from controlplane.pki.ca import Authority, create_installation, key_pem, new_key
+from controlplane.pki.building import key_pem, new_key
+from controlplane.pki.ca import Authority, create_installation
 from controlplane.pki.names import Subject
 
 
