@@ -5,12 +5,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 DAEMON_IMAGE: Final = "kruntimes/runtimed"  # what the embedded node knows; a chart names its own with a tag
+PKI_SECRET: Final = "kruntimes-pki"
+SYSTEM_NAMESPACE: Final = "kruntimes-system"  # of a control plane that runs in no Pod
 SIGNER_BIND: Final = "0.0.0.0:8444"
 
 
@@ -40,6 +42,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lease: str = ""  # with it several replicas elect one that decides
     namespace: str = ""  # where that Secret and that Lease are
     identity: str = ""  # of this replica
+    network_policy: Literal["", "on", "off"] = ""  # who may reach Runtime Pods; empty: nobody here is a Pod
+    logs_bind: Address | None = None  # where the API server finds logs and journals; None: another server has them
+    records_bind: Address | None = None  # where the other replicas find this one's journal
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -51,8 +56,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         metrics_bind = environ.get("KRUNTIMES_METRICS_BIND", "")
         pki_secret, lease = environ.get("KRUNTIMES_PKI_SECRET", ""), environ.get("KRUNTIMES_LEASE", "")
         namespace, identity = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")
+        logs_bind, records_bind = environ.get("KRUNTIMES_LOGS_BIND", ""), environ.get("KRUNTIMES_RECORDS_BIND", "")
         if (pki_secret or lease) and not (namespace and identity):
             raise ConfigError("POD_NAMESPACE and POD_NAME must be set for KRUNTIMES_PKI_SECRET and KRUNTIMES_LEASE")
+        if bool(logs_bind) != bool(records_bind):
+            raise ConfigError("KRUNTIMES_LOGS_BIND and KRUNTIMES_RECORDS_BIND must be set both or neither")
         return cls(
             pki_dir=Path(pki_dir),
             signer_bind=_address("KRUNTIMES_SIGNER_BIND", environ.get("KRUNTIMES_SIGNER_BIND", "") or SIGNER_BIND),
@@ -66,6 +74,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             lease=lease,
             namespace=namespace,
             identity=identity,
+            network_policy=_switch("KRUNTIMES_NETWORK_POLICY", environ.get("KRUNTIMES_NETWORK_POLICY", "")),
+            logs_bind=_address("KRUNTIMES_LOGS_BIND", logs_bind) if logs_bind else None,
+            records_bind=_address("KRUNTIMES_RECORDS_BIND", records_bind) if records_bind else None,
         )
 
     @property
@@ -87,6 +98,12 @@ def _folder(variable: str, text: str) -> str:
     if text and not text.startswith("/"):
         raise ConfigError(f"{variable} must be an absolute path, not {text!r}")
     return text.rstrip("/")
+
+
+def _switch(variable: str, text: str) -> Literal["", "on", "off"]:
+    if text not in ("", "on", "off"):
+        raise ConfigError(f"{variable} must be on or off, not {text!r}")
+    return text  # type: ignore[return-value]
 
 
 def _base_url(variable: str, text: str, *, optional: bool = False) -> str:

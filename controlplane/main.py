@@ -12,7 +12,7 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from controlplane.config import Address, Config, ConfigError
+from controlplane.config import PKI_SECRET, SYSTEM_NAMESPACE, Address, Config, ConfigError
 from controlplane.kube.client import KubeClient
 from controlplane.kube.clock import SystemClock
 from controlplane.kube.errors import KubeError
@@ -21,11 +21,16 @@ from controlplane.kube.journalfile import JournalFile
 from controlplane.kube.kubeconfig import ConfigError as KubeconfigError
 from controlplane.leadership import Alone, Leadership, LeaseLeadership
 from controlplane.metrics import gauge_of
-from controlplane.pki.ca import Authority, PkiError
+from controlplane.pki.ca import Authority
 from controlplane.pki.installation import open_installation
+from controlplane.pki.roots import PkiError
+from controlplane.pki.rotation import Rotation, follow_published
 from controlplane.pki.signer import Signer
 from controlplane.plane import COMPONENT, ControlPlane
+from controlplane.runlogs.apiservice import ApiServiceCare
+from controlplane.runlogs.service import LogsService
 from controlplane.runtimecontroller.template import Settings
+from controlplane.succession import Succession, no_successor
 from runtimes.contract import jsonlog
 from statemachine.events import Role
 
@@ -98,6 +103,9 @@ async def _serve(config: Config, environ: Mapping[str, str]) -> None:
         journal = _journal(config, clock, registry)
         gauge_of(registry, "kruntimes_events_dropped", "Kubernetes Events not recorded", lambda: recorder.dropped)
         signer = Signer(kube, authority, clock)
+        secret, namespace = config.pki_secret or PKI_SECRET, config.namespace or SYSTEM_NAMESPACE
+        rotation = Rotation(kube, clock, namespace=namespace, name=secret, folder=config.pki_dir)
+        succession = Succession(kube, namespace=config.namespace, pod=config.identity)
         plane = ControlPlane(
             kube=kube,
             clock=clock,
@@ -109,27 +117,42 @@ async def _serve(config: Config, environ: Mapping[str, str]) -> None:
                 signer_url=config.signer_url,
                 gateway_url=config.gateway_url,
                 source_cache=config.source_cache,
-                root_pem=authority.root_pem.decode(),
+                root_pem=authority.published.decode(),
+                network_policy=config.network_policy,
+                system_namespace=config.namespace,
             ),
             registry=registry,
+            successor_awaited=succession.awaited if config.lease else no_successor,
         )
         metrics: web.AppRunner | None = None
+        logs: LogsService | None = None
         try:
             await signer.start(config.signer_bind.host, config.signer_bind.port, config.signer_hosts)
+            logs = await _serve_logs(config, kube, clock, signer, registry)
             # A replica that waits is ready, too: it signs.
             metrics = await _serve_metrics(
                 config.metrics_bind, registry, lambda: plane.started.is_set() or not leads.is_set()
             )
             async with asyncio.TaskGroup() as group:
-                events = group.create_task(recorder.run())
+                work: list[asyncio.Task[None]] = [group.create_task(recorder.run())]
+                work.append(group.create_task(follow_published(authority, plane.runtimes.publish_roots)))
+                work.append(group.create_task(rotation.run()))
+                if logs is not None:
+                    work.append(group.create_task(logs.run()))
                 await leadership.acquired()
                 leads.set()
-                decide = group.create_task(plane.run())
+                if logs is not None:
+                    care = ApiServiceCare(kube, clock, lambda: authority.root_pem)
+                    work.append(group.create_task(care.run()))
+                rotation.lead()
+                work.append(group.create_task(plane.run()))
                 await leadership.lost()
-                decide.cancel()
-                events.cancel()
+                for task in work:
+                    task.cancel()
         finally:
             await leadership.release()
+            if logs is not None:
+                await logs.close()
             await signer.close()
             if metrics is not None:
                 await metrics.cleanup()
@@ -141,6 +164,27 @@ def _leadership(config: Config, kube: KubeClient, clock: SystemClock) -> Leaders
     if not config.lease:
         return Alone()
     return LeaseLeadership(kube, clock, namespace=config.namespace, name=config.lease, identity=config.identity)
+
+
+async def _serve_logs(
+    config: Config, kube: KubeClient, clock: SystemClock, signer: Signer, registry: CollectorRegistry
+) -> LogsService | None:
+    """Logs and journals for the API server of a cluster; None on one machine, where the API server has them itself."""
+    if config.logs_bind is None or config.records_bind is None:
+        return None
+    logs = LogsService(
+        kube=kube,
+        clock=clock,
+        certificate=signer.certificate,
+        namespace=config.namespace,
+        lease=config.lease,
+        identity=config.identity,
+        host=config.signer_hosts[0],
+        journal_dir=config.journal_dir,
+        registry=registry,
+    )
+    await logs.start(config.logs_bind, config.records_bind)
+    return logs
 
 
 def _journal(config: Config, clock: SystemClock, registry: CollectorRegistry) -> JournalFile | None:

@@ -6,7 +6,7 @@ simulation give it theirs.
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -23,10 +23,11 @@ from controlplane.metrics import LoopMetrics, gauge_of
 from controlplane.performer import Performer, Recorder
 from controlplane.recovery.recovery import Recovery
 from controlplane.runtimecontroller.controller import RuntimeController
-from controlplane.runtimecontroller.objects import KINDS, SELECTOR
+from controlplane.runtimecontroller.objects import SELECTOR, kinds
 from controlplane.runtimecontroller.podcare import PodCare
 from controlplane.runtimecontroller.template import RUNTIME_LABEL, Settings
 from controlplane.scheduler.scheduler import Scheduler
+from controlplane.succession import no_successor
 from controlplane.tasks import Tasks
 from controlplane.timers import CallLater, Timers, Vigil
 
@@ -46,6 +47,7 @@ class ControlPlane:
         journal: Journal | None,
         settings: Settings,
         registry: CollectorRegistry,
+        successor_awaited: Callable[[], Awaitable[bool]] = no_successor,
     ) -> None:
         self.tasks = Tasks()
         self.timers = Timers(clock, call_later)
@@ -79,6 +81,7 @@ class ControlPlane:
             recorder=recorder,
             settings=settings,
             totals=self.scheduler.planner.totals,
+            successor_awaited=successor_awaited,
         )
         self.pod_care = PodCare(kube=kube, vigil=self.vigil, tasks=self.tasks, recorder=recorder)
         scheduler = self.scheduler
@@ -90,7 +93,10 @@ class ControlPlane:
             informer(RUNTIMES, on_change=self._runtime_changed),
             informer(PODS, labels=RUNTIME_LABEL, on_change=self._pod_changed),
             informer(LEAN_RUNS, on_change=self.loop.changed),
-            *(informer(kind, labels=SELECTOR, on_change=_of(kind, self.runtimes.owned_changed)) for kind in KINDS),
+            *(
+                informer(kind, labels=SELECTOR, on_change=_of(kind, self.runtimes.owned_changed))
+                for kind in kinds(settings)
+            ),
         )
         # Not waited for at the start: decisions do not rest on reports.
         self._reports = informer(EVENTS, fields=ownerreports.SELECTOR, on_change=self.recovery.report_seen)

@@ -73,6 +73,8 @@ def replay(
         elif output not in (Format.JSON, Format.YAML):
             _print(outcome)
         _note(outcome, left_out)
+        if not journal.whole:
+            _note_beginning(outcome)
     for journal, outcome in folds:
         _judge(journal, outcome)
     records, runs = sum(len(one.moments) for _, one in folds), len({uid for _, one in folds for uid in one.runs})
@@ -165,6 +167,14 @@ def _note(outcome: Fold, without: frozenset[int]) -> None:
     if without:
         seqs = ", ".join(map(str, sorted(without)))
         say(f"note: left out: {seqs}; nothing is compared from the first of them on")
+
+
+def _note_beginning(outcome: Fold) -> None:
+    """A control plane's journal goes with its Pod: that of its successor begins where it found the Run."""
+    first = outcome.moments[0].run if outcome.moments else None
+    if first is not None and (first.phase is not Phase.PENDING or first.status.attempt > 0):
+        found = f"{first.phase}, attempt {first.status.attempt}"
+        say(f"note: this journal begins with the Run in {found}; what was before went with an earlier control plane")
 
 
 def _judge(journal: Journal, outcome: Fold) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from controlplane.cli.failure import OTHER, USAGE, Failure
 from controlplane.cli.options import ContextOption, KubeconfigOption, NamespaceOption, RunName, run_name
+from controlplane.cli.output import say
 from controlplane.cli.plain import LOGS_API, runs_path
 from controlplane.cli.progress import Patience
 from controlplane.cli.session import Session
@@ -21,8 +22,8 @@ IDLE_S: Final = 300.0  # a stream that is silent for so long is asked for again,
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line that user code printed, or (without `stream`) the cursor behind what came so far. `invocation` is empty
-    for a task and for what is printed while importing."""
+    """One line that user code printed, or (without `stream`) the cursor behind what came so far, or a note of what is
+    missing. `invocation` is empty for a task and for what is printed while importing."""
 
     time: str = ""
     stream: str = ""
@@ -30,6 +31,7 @@ class Line(msgspec.Struct, frozen=True):
     attempt: int = 0
     line: str = ""
     cursor: str = ""
+    note: str = ""
 
 
 _decode = msgspec.json.Decoder(Line).decode
@@ -111,6 +113,8 @@ class _Printer:
             except msgspec.MsgspecError as error:
                 raise Failure("LogInvalid", f"the API answered with what is no log line: {error}", OTHER) from error
             self.cursor = line.cursor or self.cursor
+            if line.note and shown:
+                say(f"note: {line.note}")
             if line.stream and shown:
                 head = f"{line.time} {line.stream} {line.invocation or '-'} " if self._timestamps else ""
                 lines.append(f"{head}{line.line}\n")

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
+from controlplane.config import PKI_SECRET
 from controlplane.embedded import control, rbac
 from controlplane.embedded.credentials import SYSTEM_NAMESPACE
 from controlplane.embedded.node.hosttoken import write_gateway_token
@@ -30,6 +31,7 @@ from controlplane.kube.resources import (
     CLUSTERROLES,
     NAMESPACES,
     RUNTIMES,
+    SECRETS,
     SERVICEACCOUNTS,
 )
 from runtimes.contract import jsonlog
@@ -131,6 +133,8 @@ async def make_objects(kube: Kube, runtimes: Sequence[str], artifacts: Path) -> 
                 group.create_task(
                     kube.server_side_apply(kind, namespace, obj["metadata"]["name"], obj, manager=MANAGER)
                 )
+        # Empty: the installation's root stays in its folder, and this is where a rotation is asked for.
+        group.create_task(_create(kube, SECRETS, SYSTEM_NAMESPACE, _empty_secret(PKI_SECRET)))
         for name in runtimes:
             group.create_task(_create(kube, RUNTIMES, RUNTIME_NAMESPACE, runtime(name, artifacts)))
 
@@ -152,6 +156,10 @@ def runtime(name: str, artifacts: Path) -> dict[str, Any]:
 
 def _namespace(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _empty_secret(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE}}
 
 
 async def _create(kube: Kube, kind: Any, namespace: str | None, obj: dict[str, Any]) -> None:

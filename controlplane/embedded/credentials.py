@@ -54,10 +54,13 @@ PROCESS_USERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 def prepare(path: Path, config: Config) -> None:
     """Make what is missing: certificates, tokens; and write the kubeconfigs anew (the port may have changed). Tokens
     of an earlier start stay valid. Raises OSError."""
+    from controlplane.kube.clock import SystemClock
     from controlplane.pki.ca import create_installation
+    from controlplane.pki.steps import finish_in
 
     if not (path / "pki" / "root.crt").exists():
         create_installation(path / "pki")
+    finish_in(path / "pki", clock=SystemClock())
     ca = (path / "pki" / "root.crt").read_bytes()
     admin = path / "tokens" / ADMIN
     if not admin.exists():

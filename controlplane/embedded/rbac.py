@@ -1,8 +1,8 @@
 """What the processes of one machine may do: roles and bindings, least privilege each.
 
 Lives here: data. May not live here: making the objects (`bootstrap` does, next) and the identities (`credentials`).
-The control plane's and the gateway's rules are those of the chart (a test compares them); only the node's, and the
-gateway's look at the client CA, exist here alone.
+The control plane's and the gateway's rules are those of the chart (a test compares them); only the node's, and in the
+end the control plane's for one Secret and the gateway's look at the client CA, exist here alone.
 """
 
 from typing import Any, Final
@@ -33,13 +33,13 @@ RULES: Final[dict[str, list[Object]]] = {
         _rule(["kruntimes.io"], ["runtimes/finalizers"], ["update"]),
         _rule([""], ["pods"], [*_READ, "delete"]),
         _rule([""], ["events"], [*_READ, "create", "patch"]),
-        _rule(["discovery.k8s.io"], ["endpointslices"], _READ),
         _rule(["apps"], ["deployments"], _MADE),
         _rule([""], ["services", "serviceaccounts", "configmaps"], _MADE),
         _rule([_RBAC], ["roles", "rolebindings"], _MADE),
         _rule([""], ["serviceaccounts"], ["delete"]),
         _rule([_RBAC], ["roles", "rolebindings"], ["delete"]),
         _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
+        _rule([""], ["secrets"], [*_READ, "patch"], ["kruntimes-pki"]),
     ],
     GATEWAY: [
         _rule(["kruntimes.io"], ["runs", "runtimes"], ["list", "watch"]),

@@ -1,8 +1,9 @@
 """The certificate of this process: fetched with its token, renewed at two thirds of its life, reloaded without restart.
 
-The key never leaves memory. TLS contexts that were handed out get each new certificate in place, so a listener or a
-pool keeps the one it has and new handshakes use the new chain. The data plane and the signer's own server use it; what
-the signer decides is in `controlplane.pki.signer`.
+It is renewed early when the published roots change, which is how a rotation reaches everybody. The key never leaves
+memory. TLS contexts that were handed out get each new certificate in place, so a listener or a pool keeps the one it
+has and new handshakes use the new chain; a root that is trusted no more leaves them with the process. The data plane
+and the signer's own server use it; what the signer decides is in `controlplane.pki.signer`.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ RETRY_FIRST_S: Final = 0.1  # at start, signer and holder come up together
 RETRY_MAX_S: Final = 30.0
 SIGNER_TIMEOUT_S: Final = 10.0
 ANSWER_MAX_BYTES: Final = 64 * 1024  # two certificates and a root have 3 KiB
-SLEEP_MAX_S: Final = 600.0  # the wall clock may jump, and a machine may sleep: look again now and then
+LOOK_S: Final = 5.0  # how often the published roots are looked at; the wall clock may jump, too
+SPREAD_S: Final = 5.0  # holders that see a change together do not ask together
 RENEW_AT: Final = 2 / 3
 
 _log = logging.getLogger(__name__)
@@ -61,12 +63,17 @@ class CertificateSource:
         trusted_pem: Callable[[], str] | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        """`trusted_pem` gives the published roots: when its text changes, the certificate is renewed. `on_roots`,
+        which may be set, is called when other roots are to be trusted than before."""
         self._fetch = fetch
         self._clock = clock
         self._trusted_pem = trusted_pem
+        self.on_roots: Callable[[], None] = lambda: None
+        self._published = ""
         self._rng = rng or random.Random()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, self._rng)
         self._contexts: list[ssl.SSLContext] = []
+        self._fronts: list[ssl.SSLContext] = []
         self._roots: dict[str, None] = {}
         self._pair: tuple[bytes, bytes] | None = None
         self._renew_us = 0
@@ -131,25 +138,41 @@ class CertificateSource:
             context.verify_mode = ssl.CERT_REQUIRED
         return self._adopt(context)
 
+    def front_context(self) -> ssl.SSLContext:
+        """A context for a listener whose clients somebody else vouches for, kept fresh: it trusts nobody by itself, so
+        that certificates of this installation are not taken for those of others."""
+        self._require_pair()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._load_chain(context)
+        self._fronts.append(context)
+        return context
+
     def client_context(self) -> ssl.SSLContext:
         """A context for dialling members of this installation, kept fresh: it checks their host name and shows our
         certificate."""
         return self._adopt(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     def _adopt(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        if self._pair is None:
-            raise RuntimeError("there is no certificate before start() has returned")
+        self._require_pair()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._load(context)
         self._contexts.append(context)
         return context
 
+    def _require_pair(self) -> None:
+        if self._pair is None:
+            raise RuntimeError("there is no certificate before start() has returned")
+
     def _load(self, context: ssl.SSLContext) -> None:
+        self._load_chain(context)
+        context.load_verify_locations(cadata=self.root_pem)
+
+    def _load_chain(self, context: ssl.SSLContext) -> None:
         assert self._pair is not None
         chain, key = self._pair
         with memory_file(chain) as chain_path, memory_file(key) as key_path:
             context.load_cert_chain(chain_path, key_path)
-        context.load_verify_locations(cadata=self.root_pem)
 
     async def _keep(self) -> None:
         while True:
@@ -167,12 +190,25 @@ class CertificateSource:
             await self._until_renewal()
 
     async def _until_renewal(self) -> None:
-        while (wait_s := (self._renew_us - self._clock.now_us()) / 1_000_000) > 0:  # noqa: ASYNC110 - time has no event
-            await asyncio.sleep(min(wait_s, SLEEP_MAX_S))
+        while (wait_s := (self._renew_us - self._clock.now_us()) / 1_000_000) > 0:
+            await asyncio.sleep(min(wait_s, LOOK_S))
+            if self._published_now() != self._published:
+                _log.info("the published roots have changed: renewing the certificate")
+                await asyncio.sleep(self._rng.random() * SPREAD_S)
+                return
+
+    def _published_now(self) -> str:
+        """The published roots; what was known of them while they cannot be read."""
+        try:
+            return self._published if self._trusted_pem is None else self._trusted_pem()
+        except (ConfigError, OSError) as error:
+            _log.warning("the published roots cannot be read: %s", error)
+            return self._published
 
     async def renew(self) -> None:
         """Fetch a certificate for a new key and put it into every context. Unchanged on any error."""
         key = ec.generate_private_key(ec.SECP256R1())
+        text = "" if self._trusted_pem is None else self._trusted_pem()
         issued = await self._fetch(_request(key))
         try:
             leaf = x509.load_pem_x509_certificate(issued.certificate.encode())
@@ -180,28 +216,38 @@ class CertificateSource:
             raise CertificateRefused(f"the signer's answer holds no certificate: {error}") from error
         if leaf.public_key() != key.public_key():
             raise CertificateRefused("the signer's answer is for another key")
-        self._trust(issued.ca)
-        if self._trusted_pem is not None:
-            self._trust(self._trusted_pem())
+        roots = dict.fromkeys((*_certificates(text), *_certificates(issued.ca)))
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         self._pair = issued.certificate.encode(), pem
+        others = roots.keys() != self._roots.keys()
+        self._roots, self._published = roots, text
         for context in self._contexts:
             self._load(context)
+        for context in self._fronts:
+            self._load_chain(context)
         now_us, end_us = self._clock.now_us(), _us(leaf.not_valid_after_utc)
         early = 1 - self._rng.random() / 20  # up to a twentieth, so that Pods started together do not ask together
         self._renew_us = now_us + int((end_us - now_us) * RENEW_AT * early)
         self._expires_us = end_us
         self.renewals += 1
         _log.info("certificate in force", extra={"validSeconds": (end_us - now_us) // 1_000_000})
+        if others:
+            self.on_roots()
 
-    def _trust(self, pem: str) -> None:
-        try:
-            for root in x509.load_pem_x509_certificates(pem.encode()):
-                self._roots.setdefault(root.public_bytes(serialization.Encoding.PEM).decode())
-        except ValueError as error:
-            raise CertificateRefused(f"the trusted roots are no certificates: {error}") from error
+
+def _certificates(pem: str) -> list[str]:
+    """The certificates of a bundle, each as PEM of the same form. Raises CertificateRefused."""
+    if not pem:
+        return []
+    try:
+        return [
+            root.public_bytes(serialization.Encoding.PEM).decode()
+            for root in x509.load_pem_x509_certificates(pem.encode())
+        ]
+    except ValueError as error:
+        raise CertificateRefused(f"the trusted roots are no certificates: {error}") from error
 
 
 async def ask_signer(signer_url: str, ca_pem: str, token: str, csr: bytes, hosts: Sequence[str]) -> Issued:

@@ -30,7 +30,7 @@ def status_patch(before: Run, command: PatchStatus, *, ca_bundle: str | None = N
     if before.status.endpoint_url is not None and before.status.endpoint_url == command.status.endpoint_url:
         del old["endpoint"], new["endpoint"]  # its caBundle is not ours to compare: what is written stays
     elif ca_bundle is not None and "endpoint" in new:
-        new["endpoint"]["caBundle"] = base64.b64encode(ca_bundle.encode()).decode()
+        new["endpoint"]["caBundle"] = encoded_bundle(ca_bundle)
     changes = [_change(name, old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())]
     return [
         _test("/metadata/uid", before.uid),
@@ -38,6 +38,21 @@ def status_patch(before: Run, command: PatchStatus, *, ca_bundle: str | None = N
         *_epoch_tests(guard.attempt, guard.pod_uid),
         *(change for change in changes if change is not None),
     ]
+
+
+def bundle_patch(run: Run, ca_bundle: str) -> list[Op]:
+    """The patch of `/status` that publishes other roots with the endpoint of a Run that is Ready, if it still is."""
+    return [
+        _test("/metadata/uid", run.uid),
+        _test("/status/phase", str(run.phase)),
+        *_epoch_tests(run.status.attempt, run.status.pod_uid),
+        {"op": "add", "path": "/status/endpoint/caBundle", "value": encoded_bundle(ca_bundle)},
+    ]
+
+
+def encoded_bundle(ca_bundle: str) -> str:
+    """Roots as an endpoint has them: base64 of PEM."""
+    return base64.b64encode(ca_bundle.encode()).decode()
 
 
 def _change(name: str, old: Any, new: Any) -> Op | None:

@@ -77,6 +77,9 @@ CUSTOMRESOURCEDEFINITIONS: Final[Kind[dict[str, Any]]] = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", dict, namespaced=False
 )
 
+APISERVICES: Final = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", t.APIService, namespaced=False)
+NETWORKPOLICIES: Final = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", t.PlainObject)
+
 TOKENREVIEWS: Final = Kind(
     "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", t.TokenReview, namespaced=False
 )

@@ -33,6 +33,7 @@ from controlplane.kube.types_auth import (
     UserInfo,
 )
 from controlplane.kube.types_core import (
+    APIService,
     ConfigMap,
     Endpoint,
     EndpointConditions,
@@ -110,6 +111,7 @@ from controlplane.kube.types_workload import (
 )
 
 __all__ = [
+    "APIService",
     "ApiStruct",
     "ArtifactRefObject",
     "ArtifactStoreObject",

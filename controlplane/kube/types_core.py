@@ -154,3 +154,18 @@ class KubeEvent(ApiStruct, frozen=True, kw_only=True):
     first_timestamp: str | None = None
     last_timestamp: str | None = None
     count: int = 0
+
+
+class APIServiceSpec(ApiStruct, frozen=True, kw_only=True):
+    """How the API server reaches an aggregated API; what else is in it is the chart's."""
+
+    ca_bundle: str = ""
+
+
+class APIService(ApiStruct, frozen=True, kw_only=True):
+    """apiregistration.k8s.io/v1 APIService."""
+
+    api_version: str = "apiregistration.k8s.io/v1"
+    kind: str = "APIService"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: APIServiceSpec = APIServiceSpec()

@@ -2,64 +2,72 @@
 
 The root lives ten years and is the only thing that is published, so that nothing has to be rewritten when what is below
 it changes. The intermediate signs leaves and is replaced while old leaves are still good; both chains verify by the
-root. Here are keys and certificates only; who may have one is decided in `signer.py`.
+root. Here are files and signatures; how a root is replaced stands in `roots`, who may have a leaf in `signer`.
 """
 
-import ipaddress
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.kube.clock import Clock, SystemClock
+from controlplane.pki.building import (
+    Key,
+    build,
+    certificate_pem,
+    full_name,
+    general_name,
+    key_pem,
+    leaf_extensions,
+    new_key,
+)
 from controlplane.pki.names import Subject, server
+from controlplane.pki.roots import PkiError, Roots
 
-ROOT_TTL: Final = timedelta(days=3652)
-INTERMEDIATE_TTL: Final = timedelta(days=90)
 LEAF_TTL: Final = timedelta(hours=24)  # holders renew at two thirds: a control plane may be away for eight hours
 SERVER_TTL: Final = timedelta(days=365)  # of a server that makes its own certificate new at each start
-BACKDATED: Final = timedelta(minutes=5)  # clocks of nodes differ by less
 CSR_MAX_BYTES: Final = 8 * 1024  # a P-256 request has 400 bytes
 
-Key = ec.EllipticCurvePrivateKey
-
-
-class PkiError(Exception):
-    """A key, certificate or request cannot be used; the message says which and why."""
+ROOT_FILE: Final = "root.crt"
+ROOT_KEY_FILE: Final = "root.key"
 
 
 def create_installation(folder: Path, *, clock: Clock | None = None) -> None:
     """Make a root and an intermediate in `folder` (mode 0700), unless they are there. Raises OSError, PkiError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (folder / "root.crt").exists():
-        return
-    now = _now(clock or SystemClock())
-    key = new_key()
-    name = _name("kruntimes root")
-    root = _build(name, name, key.public_key(), now, ROOT_TTL, key, None, _ca_extensions(path_length=1))
-    _write(folder / "root.key", key_pem(key), 0o600)
-    _new_intermediate(folder, root, key, now)
-    _write(folder / "root.crt", certificate_pem(root), 0o644)  # last: its presence says that all is there
+    if not (folder / ROOT_FILE).exists():
+        now = _now(clock or SystemClock())
+        roots = Roots.new(now)
+        _put(folder, roots, roots.trusted_pem, now)
 
 
-def adopt_root(folder: Path, certificate: bytes, key: bytes, *, clock: Clock | None = None) -> None:
+def adopt_root(folder: Path, published: bytes, roots_pem: bytes, *, clock: Clock | None = None) -> None:
     """Make `folder` an installation under a root that is kept elsewhere, with an intermediate of its own.
 
-    Raises OSError, or PkiError if the two are not a pair.
+    `published` is the text of `root.crt`. Raises OSError, or PkiError if the two do not belong together.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(folder / "root.key", key, 0o600)
-    _write(folder / "root.crt", certificate, 0o644)
-    root, root_key = _read_certificate(folder / "root.crt"), _read_key(folder / "root.key")
-    if root.public_key() != root_key.public_key():
-        raise PkiError("the root's certificate and key are not a pair")
-    _new_intermediate(folder, root, root_key, _now(clock or SystemClock()))
+    roots = Roots.read(roots_pem, f"{folder / ROOT_KEY_FILE}", beside=published)
+    if _trusted(published, folder / ROOT_FILE) != roots.trusted_pem:
+        raise PkiError(f"{folder}: the root's certificate and key are not a pair")
+    _put(folder, roots, published, _now(clock or SystemClock()))
+
+
+def replace_root(folder: Path, change: Callable[[Roots], Roots], note: str, *, clock: Clock | None = None) -> None:
+    """Change the roots of an installation that keeps them in its folder, and publish them with `note`. All leaves come
+    from a new intermediate from here on. Raises OSError, PkiError."""
+    now = _now(clock or SystemClock())
+    roots = change(_roots(folder))
+    _put(folder, roots, published(roots, note), now)
+
+
+def published(roots: Roots, note: str) -> bytes:
+    """The text of `root.crt`. Whoever holds a certificate renews it when this text changes, `note` included."""
+    return f"# {note}\n".encode() + roots.trusted_pem
 
 
 def ensure_server_certificate(folder: Path, name: str, hosts: tuple[str, ...], *, clock: Clock | None = None) -> None:
@@ -71,7 +79,7 @@ def ensure_server_certificate(folder: Path, name: str, hosts: tuple[str, ...], *
     authority = Authority.load(folder, clock=the_clock)
     subject = server(name, hosts)
     crt, key_file = folder / f"{name}.crt", folder / f"{name}.key"
-    if key_file.exists() and _still_good(crt, subject, authority.root_pem, _now(the_clock)):
+    if key_file.exists() and _still_good(crt, subject, authority.root, _now(the_clock)):
         return
     key = new_key()
     chain = authority.issue(key.public_key(), subject, SERVER_TTL)
@@ -80,27 +88,36 @@ def ensure_server_certificate(folder: Path, name: str, hosts: tuple[str, ...], *
 
 
 class Authority:
-    """Signs leaves. It reads the folder once, and replaces the intermediate at two thirds of its life."""
+    """Signs leaves. It replaces the intermediate at two thirds of its life, and follows what changes in the folder."""
 
-    def __init__(self, folder: Path, root: x509.Certificate, root_key: Key | None, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
-        self._root = root
-        self._root_key = root_key
         self._clock = clock
-        self._intermediate, self._key = _read_pair(folder, "intermediate")
+        self._seen = (0, 0)
+        self._load()
 
     @classmethod
     def load(cls, folder: Path, *, clock: Clock | None = None) -> Self:
         """The authority in `folder`. Without `root.key` there it signs until its intermediate ends. Raises PkiError."""
-        root = _read_certificate(folder / "root.crt")
-        key_file = folder / "root.key"
-        root_key = _read_key(key_file) if key_file.exists() else None
-        return cls(folder, root, root_key, clock or SystemClock())
+        return cls(folder, clock or SystemClock())
+
+    @property
+    def root(self) -> x509.Certificate:
+        """The root that signs."""
+        self._follow()
+        return x509.load_pem_x509_certificate(self._trusted)
 
     @property
     def root_pem(self) -> bytes:
-        """The root: what `caBundle` and every trust file hold."""
-        return certificate_pem(self._root)
+        """The roots to trust, the one that signs first: what `caBundle` and every trust file hold."""
+        self._follow()
+        return self._trusted
+
+    @property
+    def published(self) -> bytes:
+        """The text of `root.crt`: the roots, and the note that makes holders renew."""
+        self._follow()
+        return self._published
 
     def sign(self, csr_pem: bytes, subject: Subject, ttl: timedelta = LEAF_TTL) -> bytes:
         """The chain (leaf, intermediate) for the key of a request. Only its key counts: names come from `subject`.
@@ -111,6 +128,7 @@ class Authority:
 
     def issue(self, public_key: ec.EllipticCurvePublicKey, subject: Subject, ttl: timedelta = LEAF_TTL) -> bytes:
         """The chain for a key. It never outlives the intermediate."""
+        self._follow()
         now = _now(self._clock)
         self._renew_intermediate(now)
         ttl = min(ttl, self._intermediate.not_valid_after_utc - now)
@@ -118,119 +136,54 @@ class Authority:
             raise PkiError(
                 f"{self._folder}: the intermediate certificate has ended and root.key is not here to renew it"
             )
-        name, extensions = _name(subject.common_name), _leaf_extensions(subject)
-        leaf = _build(name, self._intermediate.subject, public_key, now, ttl, self._key, self._intermediate, extensions)
-        return certificate_pem(leaf) + certificate_pem(self._intermediate)
+        name, extensions = full_name(subject.common_name), leaf_extensions(subject)
+        leaf = build(name, self._intermediate.subject, public_key, now, ttl, self._key, extensions)
+        bridges = b"" if self._roots is None else self._roots.bridges_pem
+        return certificate_pem(leaf) + certificate_pem(self._intermediate) + bridges
+
+    def _follow(self) -> None:
+        """Take what was replaced since: `root.crt` is written last."""
+        if self._seen != _mark(self._folder / ROOT_FILE):
+            self._load()
+
+    def _load(self) -> None:
+        file, key_file = self._folder / ROOT_FILE, self._folder / ROOT_KEY_FILE
+        self._seen = _mark(file)
+        self._published = _read(file)
+        self._trusted = _trusted(self._published, file)
+        self._roots = _roots(self._folder) if key_file.exists() else None
+        if self._roots is not None and self._trusted != self._roots.trusted_pem:
+            # Whoever replaced the roots ended before the last step.
+            self._published = self._trusted = self._roots.trusted_pem
+            _put(self._folder, self._roots, self._published, _now(self._clock))
+            self._seen = _mark(file)
+        self._intermediate, self._key = _read_pair(self._folder, "intermediate")
 
     def _renew_intermediate(self, now: datetime) -> None:
         life = self._intermediate.not_valid_after_utc - self._intermediate.not_valid_before_utc
-        if self._root_key is None or now < self._intermediate.not_valid_before_utc + life * 2 / 3:
+        if self._roots is None or now < self._intermediate.not_valid_before_utc + life * 2 / 3:
             return
-        _new_intermediate(self._folder, self._root, self._root_key, now)
+        _put_intermediate(self._folder, self._roots, now)
         self._intermediate, self._key = _read_pair(self._folder, "intermediate")
 
 
-def new_key() -> Key:
-    """A fresh P-256 key."""
-    return ec.generate_private_key(ec.SECP256R1())
+def _roots(folder: Path) -> Roots:
+    key_file = folder / ROOT_KEY_FILE
+    return Roots.read(_read(key_file), str(key_file), beside=_read(folder / ROOT_FILE))
 
 
-def key_pem(key: Key) -> bytes:
-    """A key as PEM (PKCS 8, not encrypted)."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _put(folder: Path, roots: Roots, text: bytes, now: datetime) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(folder / ROOT_KEY_FILE, roots.pem, 0o600)
+    _put_intermediate(folder, roots, now)
+    _write(folder / ROOT_FILE, text, 0o644)  # last: its presence says that all is there
 
 
-def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """A certificate as PEM."""
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _new_intermediate(folder: Path, root: x509.Certificate, root_key: Key, now: datetime) -> None:
-    key = new_key()
-    ttl = min(INTERMEDIATE_TTL, root.not_valid_after_utc - now)
-    name, extensions = _name(f"kruntimes intermediate {now:%Y-%m-%d}"), _ca_extensions(path_length=0)
-    certificate = _build(name, root.subject, key.public_key(), now, ttl, root_key, root, extensions)
+def _put_intermediate(folder: Path, roots: Roots, now: datetime) -> None:
+    key, certificate = roots.intermediate(now)
     # One file holds the pair while it is replaced, so that a crash in between leaves the old pair or the new one.
     _write(folder / "intermediate.key", key_pem(key) + certificate_pem(certificate), 0o600)
     _write(folder / "intermediate.crt", certificate_pem(certificate), 0o644)
-
-
-def _build(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
-    now: datetime,
-    ttl: timedelta,
-    signing_key: Key,
-    issuer_certificate: x509.Certificate | None,
-    extensions: list[tuple[x509.ExtensionType, bool]],
-) -> x509.Certificate:
-    issuer_key = public_key if issuer_certificate is None else signing_key.public_key()
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + ttl)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
-    )
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical=critical)
-    return builder.sign(signing_key, hashes.SHA256())
-
-
-def _ca_extensions(*, path_length: int) -> list[tuple[x509.ExtensionType, bool]]:
-    usage = _key_usage(digital_signature=False, key_cert_sign=True)
-    return [(x509.BasicConstraints(ca=True, path_length=path_length), True), (usage, True)]
-
-
-def _leaf_extensions(subject: Subject) -> list[tuple[x509.ExtensionType, bool]]:
-    names: list[x509.GeneralName] = []
-    if subject.uri is not None:
-        names.append(x509.UniformResourceIdentifier(subject.uri))
-    names += [_general_name(host) for host in subject.hosts]
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH] + ([ExtendedKeyUsageOID.CLIENT_AUTH] if subject.client else [])
-    return [
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_key_usage(digital_signature=True, key_cert_sign=False), True),
-        (x509.ExtendedKeyUsage(usages), False),
-        (x509.SubjectAlternativeName(names), False),
-    ]
-
-
-def _key_usage(*, digital_signature: bool, key_cert_sign: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=key_cert_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "kruntimes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
-        ]
-    )
 
 
 def _requested_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
@@ -248,44 +201,54 @@ def _requested_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _still_good(crt: Path, subject: Subject, root_pem: bytes, now: datetime) -> bool:
+def _still_good(crt: Path, subject: Subject, root: x509.Certificate, now: datetime) -> bool:
     try:
         chain = x509.load_pem_x509_certificates(crt.read_bytes())
-        root = x509.load_pem_x509_certificate(root_pem)
-        chain[-1].verify_directly_issued_by(root)
+        chain[1].verify_directly_issued_by(root)
         names = chain[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, TypeError, IndexError, InvalidSignature, x509.ExtensionNotFound):
         return False
     life = chain[0].not_valid_after_utc - chain[0].not_valid_before_utc
-    wanted = {_general_name(host) for host in subject.hosts}
+    wanted = {general_name(host) for host in subject.hosts}
     return set(names) == wanted and now < chain[0].not_valid_before_utc + life * 2 / 3
 
 
 def _read_pair(folder: Path, name: str) -> tuple[x509.Certificate, Key]:
     """A key file that carries its certificate; the certificate beside it is for those who only want to look."""
     path = folder / f"{name}.key"
-    return _read_certificate(path), _read_key(path)
-
-
-def _read_certificate(path: Path) -> x509.Certificate:
+    pem = _read(path)
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise PkiError(f"cannot read {path}: {error.strerror}") from error
+        key = serialization.load_pem_private_key(pem, password=None)
+        certificate = x509.load_pem_x509_certificate(pem)
+    except (ValueError, TypeError) as error:
+        raise PkiError(f"{path} holds no usable key with its certificate: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise PkiError(f"{path} holds no elliptic curve key")
+    return certificate, key
+
+
+def _trusted(text: bytes, path: Path) -> bytes:
+    """The certificates in the text of a `root.crt`, without the notes."""
+    try:
+        return b"".join(map(certificate_pem, x509.load_pem_x509_certificates(text)))
     except ValueError as error:
         raise PkiError(f"{path} holds no certificate: {error}") from error
 
 
-def _read_key(path: Path) -> Key:
+def _read(path: Path) -> bytes:
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        return path.read_bytes()
     except OSError as error:
         raise PkiError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
-        raise PkiError(f"{path} holds no usable key: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise PkiError(f"{path} holds no elliptic curve key")
-    return key
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """What is another one once the file was replaced."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise PkiError(f"cannot read {path}: {error.strerror}") from error
+    return found.st_mtime_ns, found.st_ino
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

@@ -7,17 +7,15 @@ has an intermediate of its own, in memory: all chains end in the same root, so n
 import base64
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from controlplane.kube.api import Kube
 from controlplane.kube.clock import Clock
 from controlplane.kube.errors import Invalid
 from controlplane.kube.resources import SECRETS
 from controlplane.kube.types import Secret
-from controlplane.pki.ca import PkiError, adopt_root, create_installation
-
-_CERTIFICATE: Final = "root.crt"
-_KEY: Final = "root.key"
+from controlplane.pki.ca import ROOT_FILE, ROOT_KEY_FILE, adopt_root, create_installation
+from controlplane.pki.roots import PkiError
 
 _log = logging.getLogger(__name__)
 
@@ -27,17 +25,23 @@ async def open_installation(kube: Kube, namespace: str, name: str, folder: Path,
     secret = await kube.get(SECRETS, namespace, name)
     if not secret.data:
         secret = await _publish(kube, secret, folder, clock)
+    adopt_root(folder, *material(secret), clock=clock)
+
+
+def material(secret: Secret) -> tuple[bytes, bytes]:
+    """The text of `root.crt` and of `root.key`. Raises PkiError."""
     try:
-        certificate, key = (base64.b64decode(secret.data[part], validate=True) for part in (_CERTIFICATE, _KEY))
+        certificate, key = (base64.b64decode(secret.data[part], validate=True) for part in (ROOT_FILE, ROOT_KEY_FILE))
     except (KeyError, ValueError) as error:
-        raise PkiError(f"Secret {namespace}/{name} holds no {_CERTIFICATE} and {_KEY}: {error}") from error
-    adopt_root(folder, certificate, key, clock=clock)
+        where = f"{secret.metadata.namespace}/{secret.metadata.name}"
+        raise PkiError(f"Secret {where} holds no {ROOT_FILE} and {ROOT_KEY_FILE}: {error}") from error
+    return certificate, key
 
 
 async def _publish(kube: Kube, secret: Secret, folder: Path, clock: Clock) -> Secret:
     """Make a root and put it into the empty Secret; whose root is in it then, this one or another's."""
     create_installation(folder, clock=clock)
-    data = {part: base64.b64encode((folder / part).read_bytes()).decode() for part in (_CERTIFICATE, _KEY)}
+    data = {part: base64.b64encode((folder / part).read_bytes()).decode() for part in (ROOT_FILE, ROOT_KEY_FILE)}
     metadata = secret.metadata
     ops: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": metadata.resource_version},

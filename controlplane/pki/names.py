@@ -5,8 +5,9 @@ Pure text. `signer.py` decides who gets which; the data plane reads them back fr
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 SCHEME: Final = "kruntimes"
 INTERNAL_DOMAIN: Final = "kruntimes.internal"  # never resolves: only ever checked by TLS
@@ -42,8 +43,18 @@ def runtimed(namespace: str, runtime: str, pod_uid: str) -> Subject:
     for part in (namespace, runtime, pod_uid):
         if _PART.fullmatch(part) is None:
             raise ValueError(f"{part[:64]!r} cannot stand in an identity")
-    host = f"{pod_uid.lower()}.runtimed.{INTERNAL_DOMAIN}"
-    return Subject(f"{SCHEME}://runtimed/{namespace}/{runtime}/{pod_uid}", "runtimed", (host,))
+    return Subject(f"{SCHEME}://runtimed/{namespace}/{runtime}/{pod_uid}", "runtimed", (runtimed_host(pod_uid),))
+
+
+def runtimed_host(pod_uid: str) -> str:
+    """The name that the certificate of a Pod's runtimed has: dialling is by address, TLS checks this."""
+    return f"{pod_uid.lower()}.runtimed.{INTERNAL_DOMAIN}"
+
+
+def is_control_plane(certificate: Mapping[str, Any] | None) -> bool:
+    """Whether a verified peer certificate, as `getpeercert` gives it, names the control plane and nobody else."""
+    found = (certificate or {}).get("subjectAltName", ())
+    return [value for kind, value in found if kind == "URI"] == [f"{SCHEME}://controlplane"]
 
 
 def server(name: str, hosts: tuple[str, ...]) -> Subject:

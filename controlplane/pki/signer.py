@@ -21,8 +21,9 @@ from controlplane.kube.meta import Status
 from controlplane.kube.resources import PODS, TOKENREVIEWS
 from controlplane.kube.types import Pod, TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo
 from controlplane.pki import names
-from controlplane.pki.ca import CSR_MAX_BYTES, Authority, PkiError
+from controlplane.pki.ca import CSR_MAX_BYTES, Authority
 from controlplane.pki.names import Subject
+from controlplane.pki.roots import PkiError
 
 AUDIENCE: Final = "kruntimes"
 GATEWAY_USER: Final = "system:serviceaccount:kruntimes-system:kruntimes-gateway"
@@ -69,6 +70,12 @@ class Signer:
         self.signed = 0
         self.refused = 0
 
+    @property
+    def certificate(self) -> CertificateSource:
+        """The control plane's own certificate, once `start` has returned; other listeners here use it, too."""
+        assert self._source is not None, "asked before start"
+        return self._source
+
     async def start(self, host: str, port: int, hosts: tuple[str, ...]) -> int:
         """Serve on `host:port` (0 = any) under a certificate for `hosts`; returns the port. Raises OSError."""
 
@@ -76,7 +83,9 @@ class Signer:
             chain = self._authority.sign(csr, names.control_plane(hosts))
             return Issued(chain.decode(), self._authority.root_pem.decode())
 
-        self._source = CertificateSource(fetch, clock=self._clock)
+        self._source = CertificateSource(
+            fetch, clock=self._clock, trusted_pem=lambda: self._authority.published.decode()
+        )
         await self._source.start()
         app = web.Application(client_max_size=BODY_MAX_BYTES)
         app.router.add_post("/v1/certificates", self._post)

@@ -7,8 +7,10 @@ removed by others. One task at a time works for one Runtime. Deletion: garbage c
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from controlplane.kube.api import Kube
 from controlplane.kube.clock import Clock
@@ -18,7 +20,7 @@ from controlplane.kube.resources import RUNTIMES, Kind
 from controlplane.kube.types import PlainObject, Pod, RuntimeObject
 from controlplane.performer import Recorder
 from controlplane.runtimecontroller.identities import Identities, Key
-from controlplane.runtimecontroller.objects import DEPLOYMENT, MANAGER, object_name, wanted_objects
+from controlplane.runtimecontroller.objects import DEPLOYMENT, MANAGER, object_name, unwanted_objects, wanted_objects
 from controlplane.runtimecontroller.status import RuntimeReason, Trouble, shown_status, wanted_status
 from controlplane.runtimecontroller.template import CA_CONFIG_MAP, RUNTIME_LABEL, Settings, problems
 from controlplane.tasks import Tasks
@@ -30,6 +32,8 @@ Totals = tuple[Mapping[str, int], Mapping[str, int]]
 STATUS_INTERVAL_S: Final = 1.0  # spec: capacity is written at most once a second
 RETRY_FIRST_S: Final = 0.5
 RETRY_MAX_S: Final = 30.0
+SUCCESSOR_LOOK_S: Final = 2.0  # how often one that is about to be replaced looks whether it still is
+SUCCESSOR_WAIT_S: Final = 60.0  # a successor that does not come is not waited for longer
 DRIFT_S: Final = 1.0  # what others change is put right this much later: nobody can make us write in a circle
 
 _log = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ class _Work:
         self.pods: dict[str, Pod] = {}
         self.applying = False
         self.apply_again = False
+        self.left_since: float | None = None
         self.failures = 0
         self.trouble: Trouble | None = None
         self.applied: dict[str, int] = {}
@@ -74,6 +79,7 @@ class RuntimeController:
         recorder: Recorder,
         settings: Settings,
         totals: Callable[[Key], Totals],
+        successor_awaited: Callable[[], Awaitable[bool]],
     ) -> None:
         self._kube = kube
         self._clock = clock
@@ -82,6 +88,7 @@ class RuntimeController:
         self._recorder = recorder
         self._settings = settings
         self._totals = totals
+        self._successor_awaited = successor_awaited
         self._works: dict[Key, _Work] = {}
         self._pods_early: dict[Key, dict[str, Pod]] = {}
         self._identities = Identities(kube=kube, call_later=call_later, tasks=tasks, in_use=self._in_use)
@@ -101,6 +108,13 @@ class RuntimeController:
         self._identities.close()
         for work in self._works.values():
             work.disarm()
+
+    def publish_roots(self, root_pem: str) -> None:
+        """These are the roots to trust from now on: every namespace with a Runtime is told."""
+        if root_pem != self._settings.root_pem:
+            self._settings = msgspec.structs.replace(self._settings, root_pem=root_pem)
+            for work in self._works.values():
+                self._apply_soon(work, 0)
 
     def runtime_changed(self, change: Change[RuntimeObject]) -> None:
         """A Runtime appeared, changed or went."""
@@ -213,9 +227,14 @@ class RuntimeController:
     async def _apply_all(self, work: _Work) -> None:
         runtime = work.runtime
         try:
-            trouble = await self._apply_objects(work, runtime)
+            left = await self._left_to_successor(work)
+            trouble = None if left else await self._apply_objects(work, runtime)
         finally:
             work.applying = False
+        if left:
+            work.apply_again = False
+            self._apply_soon(work, SUCCESSOR_LOOK_S)
+            return
         if trouble is not None and trouble != work.trouble:
             self._recorder.emit(runtime, "Warning", trouble.reason.value, trouble.message)
         elif trouble is None and work.failures == 0 and not runtime.status.conditions and work.trouble is None:
@@ -230,6 +249,17 @@ class RuntimeController:
         elif retry:
             self._apply_soon(work, min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(work.failures - 1, 16)))
         self._status_soon(work, 0)
+
+    async def _left_to_successor(self, work: _Work) -> bool:
+        """Whether a Deployment that is there is left to another control plane, whose template may be another."""
+        if work.seen.get(DEPLOYMENT.plural) is None or not await self._successor_awaited():
+            work.left_since = None
+            return False
+        now = self._clock.monotonic()
+        if work.left_since is None:
+            work.left_since = now
+            _log.info("this control plane is being replaced", extra={"runtime": work.runtime.metadata.name})
+        return now - work.left_since < SUCCESSOR_WAIT_S
 
     async def _apply_objects(self, work: _Work, runtime: RuntimeObject) -> Trouble | None:
         wrong = problems(runtime.spec.template, object_name(runtime.metadata.name))
@@ -250,6 +280,13 @@ class RuntimeController:
                 )
                 return Trouble(RuntimeReason.APPLY_FAILED, f"{wanted.kind.kind} {wanted.name}: {error}")
             work.applied[wanted.kind.plural] = _mark(wanted.kind, obj)
+        for kind, name in unwanted_objects(runtime, self._settings):
+            try:
+                await self._kube.delete(kind, runtime.metadata.namespace, name)
+            except NotFound:
+                continue
+            except KubeError as error:
+                return Trouble(RuntimeReason.APPLY_FAILED, f"{kind.kind} {name} is to go: {error}")
         return None
 
     # Status

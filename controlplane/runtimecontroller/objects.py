@@ -10,7 +10,15 @@ from typing import Any, Final
 import msgspec
 
 from controlplane.kube.resources import CONFIGMAPS as _CONFIGMAPS
-from controlplane.kube.resources import DEPLOYMENTS, ROLEBINDINGS, ROLES, SERVICEACCOUNTS, SERVICES, Kind
+from controlplane.kube.resources import (
+    DEPLOYMENTS,
+    NETWORKPOLICIES,
+    ROLEBINDINGS,
+    ROLES,
+    SERVICEACCOUNTS,
+    SERVICES,
+    Kind,
+)
 from controlplane.kube.types import PlainObject, RuntimeObject
 from controlplane.runtimecontroller.storage import storage
 from controlplane.runtimecontroller.template import (
@@ -23,6 +31,7 @@ from controlplane.runtimecontroller.template import (
 )
 
 MANAGER: Final = "kruntimes"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"  # as the chart labels gateways and control planes
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"  # of everything made here
 
@@ -34,8 +43,14 @@ def _plain(kind: Kind[Any]) -> Kind[PlainObject]:
 
 CONFIG_MAP, ACCOUNT, ROLE = _plain(_CONFIGMAPS), _plain(SERVICEACCOUNTS), _plain(ROLES)
 BINDING, SERVICE, DEPLOYMENT = _plain(ROLEBINDINGS), _plain(SERVICES), _plain(DEPLOYMENTS)
+NETWORK_POLICY: Final = NETWORKPOLICIES
 IDENTITY: Final = (BINDING, ROLE, ACCOUNT)  # in the order in which they go
 KINDS: Final = (CONFIG_MAP, ACCOUNT, ROLE, BINDING, SERVICE, DEPLOYMENT)
+
+
+def kinds(settings: Settings) -> tuple[Kind[PlainObject], ...]:
+    """The kinds of which a Runtime needs an object, or must have none."""
+    return (*KINDS, NETWORK_POLICY) if settings.network_policy else KINDS
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -58,14 +73,38 @@ def wanted_objects(runtime: RuntimeObject, settings: Settings) -> tuple[Wanted, 
     subject = {"kind": "ServiceAccount", "name": name, "namespace": runtime.metadata.namespace}
     ports = [{"name": PORT_NAME, "port": PORT, "targetPort": PORT, "protocol": "TCP"}]
     service = {"selector": {RUNTIME_LABEL: runtime.metadata.name}, "ports": ports}
+    policy = {"spec": _network_policy(runtime.metadata.name, settings.system_namespace)}
     return (
         _ca(runtime, settings),
         _named(ACCOUNT, runtime, {"automountServiceAccountToken": False}),
-        _named(ROLE, runtime, {"rules": _rules()}),
+        _named(ROLE, runtime, {"rules": runtimed_rules()}),
         _named(BINDING, runtime, {"roleRef": role_ref, "subjects": [subject]}),
+        *((_owned(NETWORK_POLICY, runtime, policy),) if settings.network_policy == "on" else ()),
         _owned(SERVICE, runtime, {"spec": service}),
         _owned(DEPLOYMENT, runtime, {"spec": _deployment(runtime, settings)}),
     )
+
+
+def unwanted_objects(runtime: RuntimeObject, settings: Settings) -> tuple[tuple[Kind[PlainObject], str], ...]:
+    """What an earlier installation with other settings may have made, and this one has not."""
+    return ((NETWORK_POLICY, object_name(runtime.metadata.name)),) if settings.network_policy == "off" else ()
+
+
+def _network_policy(name: str, system_namespace: str) -> dict[str, Any]:
+    """Who reaches a Runtime's Pods: gateways and the control plane of this installation, and Pods of the same Runtime.
+
+    Policies add up: whoever wants other ports of these Pods reached allows them with one of their own."""
+    system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": system_namespace}}}
+    ours = [
+        {**system, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kruntimes", COMPONENT_LABEL: component}}}
+        for component in ("gateway", "controlplane")
+    ]
+    same = {"matchLabels": {RUNTIME_LABEL: name}}
+    return {
+        "podSelector": same,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [*ours, {"podSelector": same}], "ports": [{"port": PORT, "protocol": "TCP"}]}],
+    }
 
 
 def _deployment(runtime: RuntimeObject, settings: Settings) -> dict[str, Any]:
@@ -87,15 +126,13 @@ def _deployment(runtime: RuntimeObject, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _rules() -> list[dict[str, Any]]:
+def runtimed_rules() -> list[dict[str, Any]]:
     """What a runtimed may do, in its own namespace."""
-    read = ["get", "list", "watch"]
     return [
-        {"apiGroups": ["kruntimes.io"], "resources": ["runs"], "verbs": [*read, "patch"]},
+        {"apiGroups": ["kruntimes.io"], "resources": ["runs"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": ["kruntimes.io"], "resources": ["runs/status"], "verbs": ["patch"]},
-        {"apiGroups": ["kruntimes.io"], "resources": ["runtimes"], "verbs": read},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": read},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
+        {"apiGroups": ["kruntimes.io"], "resources": ["runtimes"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
     ]
 

@@ -31,6 +31,11 @@ class Storage(msgspec.Struct, frozen=True):
     mounts: list[dict[str, Any]]
     volumes: list[dict[str, Any]]
 
+    @property
+    def claims(self) -> bool:
+        """Whether a volume claim is among them, whose folder the node gives to the Pod's group."""
+        return any("persistentVolumeClaim" in volume for volume in self.volumes)
+
 
 def storage(runtime: RuntimeObject, source_cache: str) -> Storage:
     """For one Runtime, as its spec says.

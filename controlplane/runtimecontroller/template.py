@@ -5,7 +5,7 @@ labels, the identity) is reserved: a template that uses it is refused with a sen
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ from controlplane.runtimecontroller.storage import Storage
 
 RUNTIME_LABEL: Final = "kruntimes.io/runtime"
 LABEL_PREFIX: Final = "kruntimes.io/"
+OWN_AUDIENCES: Final = ("", "kruntimes")  # tokens by which a Pod's account is known to the API and to the signer
 PORT: Final = 8443
 PORT_NAME: Final = "runtimed"
 RUNTIME_CONTAINER: Final = "runtime"
@@ -25,8 +26,18 @@ WORK_DIR: Final = "/work"
 API_ACCESS_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 IDENTITY_DIR: Final = "/var/run/secrets/kruntimes"
 CA_DIR: Final = "/etc/kruntimes"
+JOURNAL_DIR: Final = "/var/lib/kruntimes/journal"  # seen by runtimed alone
+JOURNAL_VOLUME: Final = "kruntimes-journal"
 RESERVED_DIRS: Final = (SOCKET_DIR, WORK_DIR, API_ACCESS_DIR, IDENTITY_DIR, CA_DIR)
-RESERVED_VOLUMES: Final = ("socket", "work", "api-access", "identity", "installation-ca", *STORAGE_VOLUMES)
+RESERVED_VOLUMES: Final = (
+    "socket",
+    "work",
+    "api-access",
+    "identity",
+    "installation-ca",
+    JOURNAL_VOLUME,
+    *STORAGE_VOLUMES,
+)
 
 GRACE_S: Final = 330  # the longest invocation (300 s) and 30 s to move Runs and end
 TOKEN_S: Final = 3_600  # the node renews a projected token at 80 % of this
@@ -41,18 +52,22 @@ DAEMON_SECURITY: Final = {
     "runAsNonRoot": True,
     "capabilities": {"drop": ["ALL"]},
 }
+OWNED_BY_GROUP: Final = {"fsGroup": 65532, "fsGroupChangePolicy": "OnRootMismatch"}
+"""Of a volume that runtimed writes to, as the user of its image; a template that says otherwise knows why."""
 NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class Settings(msgspec.Struct, frozen=True):
     """What an installation gives every Runtime. `gateway_url` is empty when no gateway is installed, `source_cache` (a
-    folder of the node) where each Pod is to have its own."""
+    folder of the node) where each Pod is to have its own. `network_policy` is empty where nobody is a Pod."""
 
     daemon_image: str
     signer_url: str
     gateway_url: str
     root_pem: str
     source_cache: str = ""
+    network_policy: Literal["", "on", "off"] = ""
+    system_namespace: str = ""
 
 
 def problems(template: Mapping[str, Any], service_account: str) -> list[str]:
@@ -67,6 +82,13 @@ def problems(template: Mapping[str, Any], service_account: str) -> list[str]:
     for index, volume in enumerate(spec.get("volumes") or ()):
         if volume.get("name") in RESERVED_VOLUMES:
             found.append(f"spec.template.spec.volumes[{index}].name: {volume['name']} is reserved")
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            token = source.get("serviceAccountToken")
+            if token is not None and token.get("audience", "") in OWN_AUDIENCES:
+                found.append(
+                    f"spec.template.spec.volumes[{index}].projected: a token must have an audience that is neither "
+                    "the API's own nor kruntimes: user code is not to be taken for runtimed"
+                )
     for label in (template.get("metadata") or {}).get("labels") or {}:
         if label.startswith(LABEL_PREFIX):
             found.append(f"spec.template.metadata.labels: {label} is reserved")
@@ -77,6 +99,12 @@ def problems(template: Mapping[str, Any], service_account: str) -> list[str]:
     for name in ("shareProcessNamespace", "hostPID"):
         if spec.get(name):
             found.append(f"spec.template.spec.{name} must be false: user code could read runtimed's memory")
+    own = (containers[0].get("securityContext") or {}) if containers else {}
+    for path, context in (("containers[0].", own), ("", spec.get("securityContext") or {})):
+        if context.get("runAsUser") == 0:
+            found.append(
+                f"spec.template.spec.{path}securityContext.runAsUser must not be 0: runtimed runs as that user"
+            )
     if spec.get("restartPolicy", "Always") != "Always":
         found.append("spec.template.spec.restartPolicy must be Always")
     return found
@@ -120,7 +148,7 @@ def pod_template(
     runtime, *others = spec["containers"]
     spec["containers"] = [_runtime_container(runtime), *others]
     spec["initContainers"] = [
-        _daemon_container(name, daemon_image, settings, storage),
+        _daemon_container(name, daemon_image, settings, storage, runtime.get("securityContext") or {}),
         *(spec.get("initContainers") or ()),
     ]
     spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes(), *storage.volumes]
@@ -128,6 +156,8 @@ def pod_template(
     spec["automountServiceAccountToken"] = False
     spec.setdefault("enableServiceLinks", False)  # a namespace's Services do not belong into the environment of calls
     spec.setdefault("terminationGracePeriodSeconds", GRACE_S)
+    if storage.claims:
+        spec["securityContext"] = {**OWNED_BY_GROUP, **(spec.get("securityContext") or {})}
     spec["tolerations"] = _tolerations(spec.get("tolerations") or ())
     return {"metadata": metadata, "spec": spec}
 
@@ -151,8 +181,14 @@ def _runtime_container(container: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _daemon_container(name: str, image: str, settings: Settings, storage: Storage) -> dict[str, Any]:
-    """runtimed as a native sidecar: it starts before the Runtime Server and ends after it."""
+def _daemon_container(
+    name: str, image: str, settings: Settings, storage: Storage, beside: Mapping[str, Any]
+) -> dict[str, Any]:
+    """runtimed as a native sidecar: it starts before the Runtime Server and ends after it.
+
+    Both write into the work folder, so it runs as the user that `beside`, the Runtime Server's context, names.
+    """
+    user = {field: beside[field] for field in ("runAsUser", "runAsGroup") if field in beside}
     fields = {
         "POD_NAME": "metadata.name",
         "POD_NAMESPACE": "metadata.namespace",
@@ -163,6 +199,7 @@ def _daemon_container(name: str, image: str, settings: Settings, storage: Storag
         "KRUNTIMES_RUNTIME": name,
         "KRUNTIMES_SIGNER_URL": settings.signer_url,
         "KRUNTIMES_GATEWAY_URL": settings.gateway_url,
+        "KRUNTIMES_JOURNAL_DIR": JOURNAL_DIR,
         **storage.env,
     }
     return {
@@ -179,13 +216,14 @@ def _daemon_container(name: str, image: str, settings: Settings, storage: Storag
             "periodSeconds": 1,
             "failureThreshold": 1,
         },
-        "securityContext": DAEMON_SECURITY,
+        "securityContext": {**DAEMON_SECURITY, **user},
         "volumeMounts": [
             {"name": "socket", "mountPath": SOCKET_DIR},
             {"name": "work", "mountPath": WORK_DIR},
             {"name": "api-access", "mountPath": API_ACCESS_DIR, "readOnly": True},
             {"name": "identity", "mountPath": IDENTITY_DIR, "readOnly": True},
             {"name": "installation-ca", "mountPath": CA_DIR, "readOnly": True},
+            {"name": JOURNAL_VOLUME, "mountPath": JOURNAL_DIR},
             *storage.mounts,
         ],
     }
@@ -206,6 +244,7 @@ def _volumes() -> list[dict[str, Any]]:
         {"name": "api-access", "projected": {"sources": api_access}},
         {"name": "identity", "projected": {"sources": identity}},
         {"name": "installation-ca", "configMap": {"name": CA_CONFIG_MAP}},
+        {"name": JOURNAL_VOLUME, "emptyDir": {}},
     ]
 
 

@@ -5,7 +5,7 @@ import fcntl
 import sys
 from collections.abc import Sequence
 
-from clusterlib import binaries, chart, images, machine
+from clusterlib import binaries, chart, images, machine, packages
 from clusterlib.settings import BINARIES, CACHE, IMAGES, KUBECONFIG, ClusterError
 
 
@@ -36,6 +36,9 @@ def _do(options: argparse.Namespace, for_helm: Sequence[str]) -> int:
         case "status":
             print("\n".join(machine.status()))
             return 0 if machine.running() else 1
+        case "packages":
+            for package in packages.install():
+                print(f"installed {package}")
         case "load":
             images.load(*options.images)
         case "build":
@@ -58,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("up", help="start it and print the path of its kubeconfig; nothing is done if it runs")
     commands.add_parser("down", help="end it and remove everything of it but the cache")
     commands.add_parser("status", help="what runs; exit status 1 unless all does")
+    commands.add_parser("packages", help="install what is missing of the Debian packages that it and its images need")
     load = commands.add_parser("load", help="give the node images: ours by name, built when stale, or archives by path")
     load.add_argument("images", nargs="*", metavar="IMAGE")
     build = commands.add_parser("build", help="build the binaries and images that the cache does not have")

@@ -11,6 +11,7 @@ from clusterlib.settings import IMAGES, KUBECONFIG, ROOT, ClusterError
 RELEASE: Final = "kruntimes"
 NAMESPACE: Final = "kruntimes-system"
 TIMEOUT: Final = "120s"
+UNINSTALL_TIMEOUT: Final = "300s"  # Runtime Pods end their calls first
 RUNTIME_IMAGES: Final = ("runtimed", "python-runtime", "bash-runtime")
 
 
@@ -32,7 +33,7 @@ def install(arguments: Sequence[str]) -> None:
 
 def uninstall() -> None:
     """Remove the release; CRDs and the installation's root stay."""
-    helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", TIMEOUT, "--ignore-not-found")
+    helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", UNINSTALL_TIMEOUT, "--ignore-not-found")
 
 
 def helm(*arguments: str) -> str:

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from clusterlib import packages
 from clusterlib.namespaces import run
 from clusterlib.processes import polls
 from clusterlib.settings import (
@@ -111,8 +112,7 @@ def pause_archive() -> Path:
     path = ARCHIVES / f"pause-{hashlib.sha256(_PAUSE.encode()).hexdigest()[:16]}.tar"
     if path.exists():
         return path
-    if shutil.which("gcc") is None:
-        raise ClusterError("the pause image is not cached, and building it needs gcc")
+    packages.check(packages.BUILDING)
     with tempfile.TemporaryDirectory(prefix="kruntimes-pause-") as text:
         folder = Path(text)
         (folder / "pause.c").write_text(_PAUSE)
@@ -177,8 +177,7 @@ def _push(image: str, path: Path) -> None:
 
 def _buildah(*arguments: str, check: bool = True) -> str:
     """buildah with storage of our own, so that nothing of the machine's is touched."""
-    if shutil.which("buildah") is None:
-        raise ClusterError("building images needs buildah; `apt-get install buildah` brings it")
+    packages.check(packages.BUILDING)
     storage = ("--root", str(STORAGE / "root"), "--runroot", str(STORAGE / "run"), "--storage-driver", DRIVER)
     env = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
     done = subprocess.run(

@@ -8,18 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from clusterlib import api, binaries, components, dns, images, namespaces, processes
-from clusterlib.settings import CNI_PLUGINS, KUBECONFIG, NODE_NAME, STATE, UP_TIMEOUT_S, ClusterError
-
-TOOLS: Final = {
-    "containerd": "containerd",
-    "runc": "runc",
-    "iptables": "iptables",
-    "conntrack": "conntrack",
-    "nsenter": "util-linux",
-    "ip": "iproute2",
-}
-"""Programs, and the Debian packages that bring them."""
+from clusterlib import api, binaries, components, dns, images, namespaces, packages, processes
+from clusterlib.settings import KUBECONFIG, NODE_NAME, STATE, UP_TIMEOUT_S, ClusterError
 
 ACTIONS: Final = {"pause": signal.SIGSTOP, "resume": signal.SIGCONT, "kill": signal.SIGKILL, "stop": signal.SIGTERM}
 
@@ -43,7 +33,7 @@ def up() -> None:
 
         def start(*names: str) -> None:
             for name in names:
-                processes.start(name, all_components[name].command, holder=holder)
+                processes.start(name, all_components[name].command, holder=holder, env=all_components[name].env)
 
         start("etcd", "containerd", "kube-apiserver")
         images.load_when_served(pause)
@@ -93,7 +83,8 @@ def act(name: str, action: str) -> None:
     if action == "start":
         if name in known and known[name].alive:
             raise ClusterError(f"{name} runs already")
-        processes.start(name, all_components[name].command, holder=known[namespaces.HOLDER])
+        wanted = all_components[name]
+        processes.start(name, wanted.command, holder=known[namespaces.HOLDER], env=wanted.env)
     elif action in ("kill", "stop"):
         processes.end([known[name]], number=ACTIONS[action], timeout_s=UP_TIMEOUT_S)
     else:
@@ -114,13 +105,7 @@ def _end_all() -> None:
 def _check_machine() -> None:
     if os.geteuid() != 0:
         raise ClusterError("a cluster needs root: namespaces, control groups and containers")
-    missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
-    if not CNI_PLUGINS.exists():
-        missing.append("containernetworking-plugins")
-    if missing:
-        raise ClusterError(
-            f"missing programs; `apt-get install --no-install-recommends {' '.join(missing)}` brings them"
-        )
+    packages.check(packages.RUNNING)
 
 
 def _wait(what: str, ready: Callable[[], bool], *watched: str) -> None:

@@ -178,6 +178,19 @@ def test_a_runs_journal_comes_through_the_api(
     assert "no journal here" in krt("replay", "quiet").failed(3, "NotFound")
 
 
+def test_a_journal_that_begins_with_the_successor_of_a_control_plane_says_so(krt: Krt, kubernetes: Kubernetes) -> None:
+    uid = kubernetes.put(a_run("taken-over"))["metadata"]["uid"]
+    folder = kubernetes.directory / "journal" / "controlplane"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "0000000000000001.krj"
+    last = msgspec.structs.replace(records(uid, "taken-over")[-1], seq=1, commands=(), fresh=True)
+    done = step(None, last.event, Role.CONTROL_PLANE)
+    path.write_bytes(segment([msgspec.structs.replace(last, commands=done.commands, gap=done.gap)]))
+    note = "note: this journal begins with the Run in Scheduled, attempt 1; what was before went with an earlier"
+    assert note in krt("replay", "taken-over").err
+    path.unlink()
+
+
 def test_the_diagram_draws_every_phase(krt: Krt) -> None:
     text = krt("diagram").out
     assert all(phase in text for phase in Phase if phase is not Phase.GONE)

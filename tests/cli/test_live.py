@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.stage import ROOT, Krt
-from tests.e2e.stack import Stack, marked, until
+from tests.e2e.embedded import Embedded, marked
+from tests.e2e.stack import until
 
 COUNT = """
 count = 0
@@ -23,8 +24,8 @@ def invoke(request):
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    stack = Stack(tmp_path_factory.mktemp("live") / "data")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
+    stack = Embedded(tmp_path_factory.mktemp("live") / "data")
     try:
         stack.start()
         yield stack
@@ -35,7 +36,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(autouse=True)
-def found_by_itself(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def found_by_itself(stack: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRUNTIMES_DATA_DIR", str(stack.directory))
 
 
@@ -73,7 +74,7 @@ def test_a_task_is_followed_to_its_end(krt: Krt, tmp_path: Path) -> None:
     assert krt("delete", "job").code == 0
 
 
-def test_a_caller_without_rights_is_told_what_is_missing(krt: Krt, stack: Stack, tmp_path: Path) -> None:
+def test_a_caller_without_rights_is_told_what_is_missing(krt: Krt, stack: Embedded, tmp_path: Path) -> None:
     token = krt("token", "--serviceaccount", "default").out.strip()
     text = stack.kubeconfig.read_text().replace(krt("token").out.strip(), token)
     config = tmp_path / "config"
@@ -83,7 +84,7 @@ def test_a_caller_without_rights_is_told_what_is_missing(krt: Krt, stack: Stack,
         assert "system:serviceaccount:default:default" in message
 
 
-def test_a_wait_outlives_the_api_server(krt: Krt, stack: Stack, tmp_path: Path) -> None:
+def test_a_wait_outlives_the_api_server(krt: Krt, stack: Embedded, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("sleep 1\n")
     assert krt("run", "--runtime", "bash", "--file", str(script), "--name", "slow").code == 0

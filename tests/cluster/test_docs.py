@@ -10,10 +10,12 @@ from typing import Final
 
 import pytest
 
+from tests.cluster.fixture import VALUES
 from tests.cluster.kit import KUBECONFIG, ROOT, Cluster, scripts_cluster
 from tests.kit.helm import find_helm
 
 PAGES: Final = ROOT / "docs" / "operations"
+LEAVING_IT: Final = ("installation.md", "sizing.md", "troubleshooting.md", "certificates.md", "upgrade.md")
 PAGE_TIMEOUT_S: Final = 420
 _BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -50,27 +52,26 @@ def run(page: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-@pytest.mark.parametrize("name", ["installation.md", "sizing.md", "troubleshooting.md", "upgrade.md"])
-def test_every_command_of_the_page_runs(cluster: Cluster, tmp_path: Path, name: str) -> None:
-    run(PAGES / name, tmp_path)
-
-
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
 def put_back(cluster: Cluster) -> Iterator[None]:
-    """Installs again what a page has removed."""
+    """Installs again as the other tests expect it."""
     yield
-    scripts_cluster("install", "--set", "defaultRuntimes.namespaces={default},defaultRuntimes.runs=8")
+    scripts_cluster("install", *VALUES)
     cluster.settle()
 
 
-@pytest.mark.usefixtures("put_back")
+@pytest.mark.parametrize("name", LEAVING_IT)
+def test_every_command_of_the_page_runs(tmp_path: Path, name: str) -> None:
+    run(PAGES / name, tmp_path)
+
+
 def test_uninstalling_by_the_page_leaves_nothing_behind(cluster: Cluster, tmp_path: Path) -> None:
     run(PAGES / "uninstall.md", tmp_path)
-    left = cluster.kubectl("get", "all,runs,runtimes", "--all-namespaces", "-o", "name", check=False)
+    left = cluster.kubectl("get", "all", "--all-namespaces", "-o", "name", check=False)
     assert "kruntimes" not in left
     assert "runtime-" not in left
+    assert "kruntimes" not in cluster.kubectl("get", "crd,clusterrole,clusterrolebinding,apiservice", "-o", "name")
 
 
 def test_every_page_is_run_by_one_of_these_tests() -> None:
-    tried = {"installation.md", "sizing.md", "troubleshooting.md", "upgrade.md", "uninstall.md"}
-    assert {page.name for page in PAGES.glob("*.md")} == tried
+    assert {page.name for page in PAGES.glob("*.md")} == {*LEAVING_IT, "uninstall.md"}

@@ -3,15 +3,15 @@
 import asyncio
 import json
 import time
-from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from controlplane.kube.errors import Forbidden, Invalid
-from controlplane.kube.resources import LEASES, PODS, RUNS
+from controlplane.kube.resources import LEASES, NAMESPACES, PODS, RUNS
 from tests.cluster.kit import ECHO, GATEWAY_HOST, SYSTEM, Cluster, Load, fresh, function, settled
 
+GONE_S = 200.0
 PROBE = """
 import json, ssl, sys, urllib.error, urllib.request
 url, pem, token = sys.argv[1], sys.stdin.read(), sys.argv[2]
@@ -182,6 +182,7 @@ async def test_rollouts_of_gateway_and_runtime_under_load_fail_no_call(cluster: 
         await client.delete(RUNS, "default", name)
 
 
+@pytest.mark.timeout(300)
 async def test_a_namespace_with_ready_functions_can_be_deleted(cluster: Cluster) -> None:
     runtime = json.loads(cluster.kubectl("get", "runtime", "python", "-o", "json"))
     spec = {key: runtime["spec"][key] for key in ("template", "capacity")}
@@ -191,24 +192,10 @@ async def test_a_namespace_with_ready_functions_can_be_deleted(cluster: Cluster)
     async with cluster.client() as client:
         await client.create(RUNS, "elsewhere", function("there", ECHO))
         await ready(client, "there", "elsewhere")
-    cluster.kubectl("delete", "namespace", "elsewhere", "--wait=true", "--timeout=100s")
+        cluster.kubectl("delete", "namespace", "elsewhere", "--wait=false")
+        # Kubernetes deletes Pods first, looks again soon, and if one ends calls then, after half of its grace.
+        await settled(lambda: client.list(NAMESPACES, None), lambda found: "elsewhere" not in names_of(found), GONE_S)
 
 
-async def test_create_to_ready_takes_less_than_60_ms_in_the_middle(cluster: Cluster) -> None:
-    took: list[float] = []
-    prefix = fresh("quick")
-    async with cluster.client() as client:
-        listed = await client.list(RUNS, "default")
-        async with aclosing(client.watch(RUNS, "default", resource_version=listed.resource_version)) as events:
-            for number in range(20):
-                began = time.monotonic()
-                await client.create(RUNS, "default", function(f"{prefix}-{number}", ECHO))
-                async for event in events:
-                    run = event.object
-                    if run is not None and run.metadata.name == f"{prefix}-{number}" and run.status.phase == "Ready":
-                        break
-                took.append(time.monotonic() - began)
-                await client.delete(RUNS, "default", f"{prefix}-{number}")
-    took.sort()
-    print(f"create → Ready: p50 {took[10] * 1000:.0f} ms, p90 {took[18] * 1000:.0f} ms")  # noqa: T201 - a measurement
-    assert took[10] < 0.060
+def names_of(found: Any) -> set[str]:
+    return {each.metadata.name for each in found.items}

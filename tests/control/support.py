@@ -188,6 +188,10 @@ class World:
         self.journal = Records()
         self.notes = Notes()
         self.registry = CollectorRegistry()
+        self.successor = False
+
+    async def successor_awaited(self) -> bool:
+        return self.successor
 
     def runtime(self, *, runs: int = 2, pods: int = 1, name: str = "python") -> None:
         """A Runtime with ready Pods `runtime-<name>-1`… of UID `pod-1`…"""
@@ -205,6 +209,7 @@ class World:
             journal=self.journal,
             settings=SETTINGS,
             registry=CollectorRegistry(),
+            successor_awaited=self.successor_awaited,
         )
 
     @asynccontextmanager

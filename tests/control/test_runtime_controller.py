@@ -17,7 +17,7 @@ from controlplane.kube.resources import (
     SERVICES,
 )
 from controlplane.kube.types import RuntimeObject
-from tests.control.support import World, settle
+from tests.control.support import SETTINGS, World, settle
 from tests.kit.builders import function_run, runtime_object, runtime_pod
 
 KINDS = (CONFIGMAPS, SERVICEACCOUNTS, ROLES, ROLEBINDINGS, SERVICES, DEPLOYMENTS)
@@ -96,6 +96,21 @@ async def test_what_others_remove_or_change_is_put_right():
         world.api.store.delete(CONFIGMAPS, "default", "kruntimes-ca", None, None)
         await world.alarms.live_through(3)
         assert "ca.crt" in world.api.store.find(CONFIGMAPS, "default", "kruntimes-ca")["data"]
+
+
+async def test_other_roots_are_told_to_every_namespace_and_roll_no_pod():
+    world = World()
+    async with world.running() as plane:
+        world.api.seed(RUNTIMES, runtime_object())
+        await world.alarms.live_through(3)
+        count, template = len(applies(world)), world.api.store.find(DEPLOYMENTS, "default", "runtime-python")["spec"]
+        plane.runtimes.publish_roots(SETTINGS.root_pem)
+        await world.alarms.live_through(3)
+        assert len(applies(world)) == count
+        plane.runtimes.publish_roots("others")
+        await world.alarms.live_through(3)
+        assert world.api.store.find(CONFIGMAPS, "default", "kruntimes-ca")["data"]["ca.crt"] == "others"
+        assert world.api.store.find(DEPLOYMENTS, "default", "runtime-python")["spec"] == template
 
 
 async def test_the_status_of_a_deployment_is_not_drift():

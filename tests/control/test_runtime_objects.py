@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.kube.types import Pod, RuntimeObject
 from controlplane.kube.types_runtime import ArtifactStoreObject, GitCredentialObject, GitObject
-from controlplane.runtimecontroller.objects import wanted_objects
+from controlplane.runtimecontroller.objects import unwanted_objects, wanted_objects
 from controlplane.runtimecontroller.status import RuntimeReason, Trouble, shown_status, wanted_status
 from controlplane.runtimecontroller.template import problems
 from tests.control.support import SETTINGS
@@ -105,6 +105,25 @@ def test_runtimed_alone_is_told_of_the_artifact_store(
     assert mounted["name"] in {mount["name"] for mount in daemon["volumeMounts"]}
     assert mounted["name"] not in {mount["name"] for mount in user["volumeMounts"]}
     assert not any(name["name"].startswith("KRUNTIMES_ARTIFACTS") for name in user.get("env", ()))
+    written = pod.get("securityContext", {}).get("fsGroup")
+    assert written == (65532 if "persistentVolumeClaim" in volume else None), "runtimed may write to a claim"
+
+
+def test_runtimed_runs_as_the_user_of_the_runtime_server():
+    context = {"runAsUser": 1000, "runAsGroup": 1001, "runAsNonRoot": False}
+    runtime = with_template(template(containers=[{"name": "runtime", "image": "i", "securityContext": context}]))
+    pod = wanted_objects(runtime, SETTINGS)[-1].body["spec"]["template"]["spec"]
+    security = pod["initContainers"][0]["securityContext"]
+    assert (security["runAsUser"], security["runAsGroup"], security["runAsNonRoot"]) == (1000, 1001, True)
+    assert pod["containers"][0]["securityContext"] == context
+
+
+def test_a_templates_own_group_of_volumes_is_kept():
+    claim = msgspec.convert({"filesystem": {"volumeClaimName": "claim"}}, ArtifactStoreObject)
+    runtime = with_template(template(securityContext={"fsGroup": 7, "runAsUser": 8}))
+    runtime = msgspec.structs.replace(runtime, spec=msgspec.structs.replace(runtime.spec, artifact_store=claim))
+    pod = wanted_objects(runtime, SETTINGS)[-1].body["spec"]["template"]["spec"]
+    assert (pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsUser"]) == (7, 8)
 
 
 def test_the_nodes_cache_of_sources_is_a_folder_for_each_runtime():
@@ -149,6 +168,34 @@ def test_an_image_of_its_own_replaces_the_installations():
     own = msgspec.structs.replace(runtime, spec=msgspec.structs.replace(runtime.spec, daemon_image="mine/runtimed:2"))
     daemon = wanted_objects(own, SETTINGS)[-1].body["spec"]["template"]["spec"]["initContainers"][0]
     assert daemon["image"] == "mine/runtimed:2"
+
+
+def test_a_network_policy_lets_gateways_control_planes_and_pods_of_the_same_runtime_in_and_nobody_else():
+    settings = msgspec.structs.replace(SETTINGS, network_policy="on", system_namespace="kruntimes-system")
+    runtime = runtime_object("python")
+    (policy,) = [wanted.body for wanted in wanted_objects(runtime, settings) if wanted.kind.kind == "NetworkPolicy"]
+    assert policy["metadata"]["name"] == "runtime-python"
+    assert policy["metadata"]["ownerReferences"][0]["kind"] == "Runtime"
+    same = {"matchLabels": {"kruntimes.io/runtime": "python"}}
+    system = {"matchLabels": {"kubernetes.io/metadata.name": "kruntimes-system"}}
+    assert policy["spec"]["podSelector"] == same
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"port": 8443, "protocol": "TCP"}]
+    *ours, peers = rule["from"]
+    assert peers == {"podSelector": same}
+    assert [each["namespaceSelector"] for each in ours] == [system, system]
+    components = [each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in ours]
+    assert components == ["gateway", "controlplane"]
+
+
+@pytest.mark.parametrize(("switch", "made", "removed"), [("on", 1, 0), ("off", 0, 1), ("", 0, 0)])
+def test_the_network_policy_can_be_switched_off_and_then_goes(switch: Any, made: int, removed: int):
+    settings = msgspec.structs.replace(SETTINGS, network_policy=switch)
+    runtime = runtime_object("python")
+    policies = [wanted for wanted in wanted_objects(runtime, settings) if wanted.kind.kind == "NetworkPolicy"]
+    assert len(policies) == made
+    assert [name for _, name in unwanted_objects(runtime, settings)] == ["runtime-python"] * removed
 
 
 def template(**spec: Any) -> dict[str, Any]:
@@ -206,6 +253,22 @@ def template(**spec: Any) -> dict[str, Any]:
         ),
         (template(hostPID=True), "spec.template.spec.hostPID must be false: user code could read runtimed's memory"),
         (template(restartPolicy="Never"), "spec.template.spec.restartPolicy must be Always"),
+        (
+            template(securityContext={"runAsUser": 0}),
+            "spec.template.spec.securityContext.runAsUser must not be 0: runtimed runs as that user",
+        ),
+        (
+            template(containers=[{"name": "runtime", "securityContext": {"runAsUser": 0}}]),
+            "spec.template.spec.containers[0].securityContext.runAsUser must not be 0: runtimed runs as that user",
+        ),
+        *(
+            (
+                template(volumes=[{"name": "t", "projected": {"sources": [{"serviceAccountToken": token}]}}]),
+                "spec.template.spec.volumes[0].projected: a token must have an audience that is neither the API's own "
+                "nor kruntimes: user code is not to be taken for runtimed",
+            )
+            for token in ({"path": "t"}, {"path": "t", "audience": "kruntimes"})
+        ),
     ],
 )
 def test_a_template_that_uses_what_is_reserved_is_refused_by_name(bad: dict[str, Any], sentence: str):
@@ -215,6 +278,8 @@ def test_a_template_that_uses_what_is_reserved_is_refused_by_name(bad: dict[str,
 def test_a_template_that_uses_nothing_reserved_is_taken():
     assert problems(RICH, "runtime-python") == []
     assert problems(template(serviceAccountName="runtime-python"), "runtime-python") == []
+    vault = {"serviceAccountToken": {"path": "t", "audience": "vault"}}
+    assert problems(template(volumes=[{"name": "t", "projected": {"sources": [vault]}}]), "runtime-python") == []
 
 
 def status(runtime: RuntimeObject, *pods: Pod, trouble: Trouble | None = None) -> dict[str, Any]:

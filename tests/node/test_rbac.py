@@ -24,7 +24,9 @@ def chart_rules(name: str) -> list[Any]:
 
 
 def test_the_control_plane_may_do_here_what_the_chart_lets_it_do() -> None:
-    assert rbac.RULES[CONTROL_PLANE] == chart_rules("kruntimes-controlplane")
+    *rules, secret = rbac.RULES[CONTROL_PLANE]
+    assert rules == chart_rules("kruntimes-controlplane")
+    assert (secret["resources"], secret["resourceNames"]) == (["secrets"], ["kruntimes-pki"])
 
 
 def test_the_gateway_may_do_here_what_the_chart_lets_it_do_and_look_at_the_client_ca() -> None:

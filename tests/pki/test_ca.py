@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from controlplane.pki import names
+from controlplane.pki.building import new_key
 from controlplane.pki.ca import (
     CSR_MAX_BYTES,
     Authority,
-    PkiError,
     create_installation,
     ensure_server_certificate,
-    new_key,
 )
+from controlplane.pki.roots import PkiError
 from dataplane.wire.identity import (
     ControlPlaneIdentity,
     GatewayIdentity,
@@ -70,10 +70,10 @@ def test_keys_are_private_and_a_second_creation_changes_nothing(folder: Path) ->
     assert sorted(before) == ["intermediate.crt", "intermediate.key", "root.crt", "root.key"]
 
 
-def test_the_root_lives_ten_years_and_signs_no_chain_below_one_intermediate(folder: Path) -> None:
+def test_the_root_lives_ten_years_and_signs_chains_below_its_successor_and_an_intermediate(folder: Path) -> None:
     root = x509.load_pem_x509_certificate((folder / "root.crt").read_bytes())
     assert timedelta(days=3650) < root.not_valid_after_utc - root.not_valid_before_utc < timedelta(days=3660)
-    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 1
+    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 2
 
 
 def test_a_chain_verifies_with_openssl_by_the_root_alone(folder: Path, clock: ManualClock, tmp_path: Path) -> None:

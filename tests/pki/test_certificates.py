@@ -261,7 +261,7 @@ async def test_renewal_under_load_loses_no_call_and_reaches_new_connections(inst
 async def test_a_holder_renews_by_itself_at_two_thirds(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.kube.certificates.SLEEP_MAX_S", 0.01)
+    monkeypatch.setattr("controlplane.kube.certificates.LOOK_S", 0.01)
     source = installation.source("pod")
     async with started(source):
         first = source.expires_us
@@ -275,7 +275,7 @@ async def test_a_holder_renews_by_itself_at_two_thirds(
 async def test_a_failed_renewal_keeps_what_is_there(
     installation: Installation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("controlplane.kube.certificates.SLEEP_MAX_S", 0.01)
+    monkeypatch.setattr("controlplane.kube.certificates.LOOK_S", 0.01)
     source = installation.source("pod")
     async with started(source):
         context, expires = source.client_context(), source.expires_us

@@ -12,6 +12,7 @@ import msgspec
 from controlplane.embedded.apiserver import errors
 from controlplane.embedded.apiserver.kinds import Resource
 from controlplane.embedded.apiserver.registry import Registry
+from controlplane.runlogs import api as runlogs
 
 Object = dict[str, Any]
 
@@ -39,12 +40,6 @@ _EXTRA_SUBRESOURCES: Final[Mapping[str, tuple[tuple[str, str, str, str, tuple[st
     "/namespaces": (("finalize", "", "", "Namespace", ("update",)),),
 }
 _SUBRESOURCE_VERBS: Final = ("get", "patch", "update")
-LOGS_GROUP: Final = "logs.kruntimes.io"
-LOGS_VERSION: Final = "v1alpha1"
-_LOG_RESOURCES: Final = (
-    {"name": "runs/log", "singularName": "", "namespaced": True, "kind": "RunLog", "verbs": ["get"]},
-    {"name": "runs/journal", "singularName": "", "namespaced": True, "kind": "RunJournal", "verbs": ["get"]},
-)
 
 
 class Discovery:
@@ -75,7 +70,7 @@ class Discovery:
 
     def _groups(self) -> dict[str, list[str]]:
         groups = {group: versions for group, versions in self._registry.groups().items() if group}
-        groups[LOGS_GROUP] = [LOGS_VERSION]
+        groups[runlogs.GROUP] = [runlogs.VERSION]
         return groups
 
     def _make(self, path: str, aggregated: str) -> Object | None:
@@ -122,8 +117,8 @@ class Discovery:
                 if sub_version:
                     entry |= {"group": sub_group, "version": sub_version}
                 resources.append(entry)
-        if (group, version) == (LOGS_GROUP, LOGS_VERSION):
-            resources += [dict(entry) for entry in _LOG_RESOURCES]
+        if (group, version) == (runlogs.GROUP, runlogs.VERSION):
+            resources += [dict(entry) for entry in runlogs.RESOURCES]
         group_version = f"{group}/{version}" if group else version
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
 

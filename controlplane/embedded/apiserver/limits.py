@@ -93,17 +93,11 @@ TOKEN_MAX_SECONDS: Final = 1 << 32
 REQUEST_LOG_MAX_BYTES: Final = 16 * 1024 * 1024
 """One file of the request log; one rotated file is kept beside it."""
 
-LOG_TAIL_MAX_LINES: Final = 500
-"""`tailLines` of a Run's log."""
-
 LOG_CHUNK_BYTES: Final = 64 * 1024
 """Read from a log file at once."""
 
 LOG_FOLLOW_SECONDS: Final = 0.1
 """How often a followed log is looked at: only while a client follows it."""
-
-LOG_CURSOR_MAX_CHARS: Final = 4_096
-"""A cursor names the files of a Run's log and how far each was read."""
 
 EVENT_TTL_SECONDS: Final = 3_600
 """Kubernetes keeps Events for an hour."""

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from controlplane.embedded.apiserver import errors, limits, requests
-from controlplane.embedded.apiserver.discovery import LOGS_GROUP, LOGS_VERSION, VERSION, Discovery
+from controlplane.embedded.apiserver.discovery import VERSION, Discovery
 from controlplane.embedded.apiserver.endpoints import Endpoints, Reply
 from controlplane.embedded.apiserver.identity import ANONYMOUS, Authenticator, User
 from controlplane.embedded.apiserver.impersonation import impersonated
@@ -28,6 +28,7 @@ from controlplane.embedded.apiserver.requests import Call, Target
 from controlplane.embedded.apiserver.reviews import Reviews
 from controlplane.embedded.apiserver.runlogs import RunLogs
 from controlplane.embedded.apiserver.subresources import Subresources
+from controlplane.runlogs import api as runlogs
 
 _log = logging.getLogger(__name__)
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
@@ -123,7 +124,7 @@ class Front:
         target = call.target
         if not target.resource:
             return self._plain(call)
-        if (target.group, target.version) == (LOGS_GROUP, LOGS_VERSION):
+        if (target.group, target.version) == (runlogs.GROUP, runlogs.VERSION):
             return await self._run_logs.serve(call)
         resource = self._registry.find(target.group, target.version, target.resource)
         if resource is None:

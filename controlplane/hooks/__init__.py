@@ -1,0 +1,1 @@
+"""What Helm runs before it upgrades and before it uninstalls: definitions first, and a farewell that leaves nothing."""

@@ -1,0 +1,1 @@
+"""What Helm runs before an upgrade and an uninstallation."""
