@@ -21,7 +21,8 @@ import aiohttp
 from controlplane.kube.client import KubeClient
 from controlplane.kube.errors import AlreadyExists, KubeError, NotFound
 from controlplane.kube.resources import PODS, RUNS, RUNTIMES
-from tests.e2e.stack import Stack, alive, descendants, function, task
+from tests.e2e.embedded import Embedded, alive, descendants
+from tests.e2e.stack import function, task
 
 CALLED: Final = """
 import json, os
@@ -57,7 +58,7 @@ class Made:
 class Chaos:
     """The dice, the users and the strikes. `ledger` is where user code notes that it ran."""
 
-    stack: Stack
+    stack: Embedded
     client: KubeClient
     https: aiohttp.ClientSession
     seed: int

@@ -1,6 +1,7 @@
-"""One running system for tests: `krt up` in a directory of its own, with kubectl, krt and an HTTPS client for it.
+"""What the end-to-end tests know of a running system, whichever it is, and the words that they speak to it in.
 
-Nothing in it knows that the Kubernetes API is the embedded one, but how it is started and stopped.
+`Stack` is the seam: `embedded.Embedded` is a `krt up` of a directory of its own, `oncluster.OnCluster` a namespace of a
+real Kubernetes. Tests take either by the fixtures of `conftest`. Nothing here starts, stops or finds a process.
 """
 
 import asyncio
@@ -8,30 +9,30 @@ import base64
 import itertools
 import json
 import os
-import select
 import shutil
-import signal
-import socket
 import ssl
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import msgspec
+from aiohttp.abc import AbstractResolver
 
-from controlplane.embedded import topology
-from controlplane.embedded.datadir import Config
+from controlplane.cli.session import LAST_TURNS
 from controlplane.kube.client import KubeClient
+from controlplane.kube.resources import RUNS
+from controlplane.kube.types import RunObject
 
 ROOT: Final = Path(__file__).parents[2]
-READY_S: Final = 30.0
 KUBECTL_DIR: Final = Path("/usr/lib/google-cloud-sdk/bin")
+WRITES: Final = ("patch", "update", "delete")
+DEADLINE_S: Final = 40.0  # of what takes a few seconds: a new Pod on a busy machine
 
 
 def kubectls() -> dict[str, str]:
@@ -55,6 +56,18 @@ class Done:
         return json.loads(self.out)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One request that the API server has logged, as far as tests judge it. `patched` is what a JSON Patch names."""
+
+    verb: str
+    resource: str
+    name: str
+    user: str
+    code: int
+    patched: tuple[str, ...] = ()
+
+
 def command(*args: str, kubeconfig: Path | None = None, stdin: str | None = None, timeout: float = 60.0) -> Done:
     """Run a command to its end."""
     environ = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "KRUNTIMES_DATA_DIR")}
@@ -71,7 +84,7 @@ def krt(*args: str, **options: Any) -> Done:
     return command(sys.executable, "-m", "controlplane.cli", *args, **options)
 
 
-def until(what: str, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
     """The first true value of `condition`, looked at again and again up to a deadline."""
     deadline = time.monotonic() + seconds
     while True:
@@ -82,65 +95,55 @@ def until(what: str, condition: Callable[[], Any], seconds: float = 20.0) -> Any
         time.sleep(0.02)
 
 
-class Stack:
-    """A `krt up` and what talks to it."""
+class Stack(ABC):
+    """A running system, a namespace of it with Runtimes `python` and `bash`, and what talks to both."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.kubeconfig = directory / "kubeconfig"
-        self.gateway = ""
-        self.ready_seconds = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.lines: list[str] = []
+    kubeconfig: Path
+    """The administrator's, for `namespace`."""
+    namespace: str
+    gateway: str
+    """The base of every endpoint's URL."""
 
-    def start(self, *options: str) -> None:
-        """Start it and wait for its `ready` line."""
-        began = time.monotonic()
-        args = ["up", "--data-dir", str(self.directory), "--api-port", "0", "--gateway-port", "0", *options]
-        errors = self.directory.parent / "up.stderr"
-        with errors.open("a") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.cli", *args],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        said = b""
-        while b"\nready" not in said:
-            part = self._read(began + READY_S - time.monotonic())
-            assert part, f"krt up did not get ready: {said!r} {errors.read_text()}"
-            said += part
-        self.ready_seconds = time.monotonic() - began
-        self.lines = said.decode().splitlines()
-        self.gateway = next(word for line in self.lines for word in line.split() if word.startswith("https://"))
+    @abstractmethod
+    def start(self) -> None:
+        """Bring it up and wait until it serves."""
 
-    def _read(self, seconds: float) -> bytes:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, seconds))
-        return os.read(self.process.stdout.fileno(), 4096) if readable else b""
+    @abstractmethod
+    def image(self, language: str) -> str:
+        """The image of that language's Runtime."""
 
-    def stop(self, sig: int = signal.SIGTERM) -> int:
-        """End the foreground process and wait for it; 0 after an orderly stop."""
-        assert self.process is not None
-        self.process.send_signal(sig)
-        code = self.process.wait(timeout=30)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return code
+    @abstractmethod
+    def token(self) -> str:
+        """A bearer token of somebody who may do anything in the namespace."""
 
-    def state(self) -> Any:
-        """What DIR/status.json says of the processes."""
-        return json.loads((self.directory / "status.json").read_bytes())
+    @abstractmethod
+    def root(self) -> str:
+        """The installation's root certificate, PEM."""
 
-    def processes(self) -> dict[str, int]:
-        """Name → pid of every running child; a container is `<Pod UID>/<container>`, whichever restart of it."""
-        return {
-            "/".join(one["name"].split("/")[:2]): one["pid"]
-            for one in self.state()["processes"]
-            if one["state"] == "running"
-        }
+    @abstractmethod
+    def addresses(self) -> dict[int, str]:
+        """Where the gateway's name leads, by port, where this machine's resolver does not know; else nothing."""
+
+    @abstractmethod
+    def another_gateway(self, *, routing: str) -> AbstractAsyncContextManager[str]:
+        """A second gateway of the same installation, with the gateway's own identity; yields its base URL."""
+
+    @abstractmethod
+    def requests(self, name: str = "") -> list[Asked]:
+        """What the API server was asked, in the order of its log; with a name, of objects of that name alone."""
+
+    @abstractmethod
+    def kill(self, pod_uid: str, *containers: str) -> None:
+        """kill -9 of the containers' first processes, all at once; returns when they are dead."""
+
+    @abstractmethod
+    def left_on_disk(self, uid: str = "") -> list[str]:
+        """What the folders of Pods hold of this Run, or of any."""
+
+    def writes(self, name: str) -> list[Asked]:
+        """What the system itself wrote to this Run, users' verbs and Events apart."""
+        asked = self.requests(name)
+        return [one for one in asked if one.resource == "runs" and one.verb in WRITES and one.user != "admin"]
 
     def krt(self, *args: str, **options: Any) -> Done:
         return krt(*args, kubeconfig=self.kubeconfig, **options)
@@ -150,43 +153,30 @@ class Stack:
         binary = binaries[version] if version else next(reversed(binaries.values()))
         return command(binary, *args, kubeconfig=self.kubeconfig, **options)
 
-    def token(self) -> str:
-        return self.krt("token").out.strip()
+    def curl(self, url: str, token: str, authority: Path) -> tuple[int, str]:
+        """Status and body of a POST without a body, by curl."""
+        host = self.gateway.partition("://")[2]
+        places = [part for port, at in self.addresses().items() for part in ("--resolve", f"{host}:{port}:{at}")]
+        asked = ("-H", f"Authorization: Bearer {token}", "-X", "POST", url, "-w", "\n%{http_code}")
+        done = command("curl", "-sS", *places, "--cacert", str(authority), *asked)
+        assert done.code == 0, done.err
+        body, _, status = done.out.rpartition("\n")
+        return int(status), body
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[KubeClient]:
-        """A Kubernetes client with the admin's credential."""
+        """A Kubernetes client with the admin's credential; its namespace is that of the stack."""
         async with await KubeClient.connect(str(self.kubeconfig), user_agent="tests") as client:
             yield client
-
-    @asynccontextmanager
-    async def another_gateway(self, *, routing: str) -> AsyncIterator[str]:
-        """A second gateway of the same installation, with the gateway's own identity; yields its base URL."""
-        config = msgspec.json.decode((self.directory / "config.json").read_bytes(), type=Config)
-        own = next(
-            one for one in topology.processes(self.directory, config, (), os.environ) if one.name == "gateway"
-        ).env
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        changed = {"KRUNTIMES_GATEWAY_BIND": f"127.0.0.1:{port}", "KRUNTIMES_GATEWAY_ROUTING": routing}
-        with (self.directory.parent / "gateway.stderr").open("w") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "dataplane.gateway", cwd=ROOT, env=own | changed, stderr=stderr
-            )
-        try:
-            async with self.https() as https:
-                await settled(lambda: _answers(https, f"https://127.0.0.1:{port}/readyz"), bool)
-            yield f"https://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            assert await process.wait() == 0
+        for _ in range(LAST_TURNS):
+            await asyncio.sleep(0)
 
     @asynccontextmanager
     async def https(self, token: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
         """An HTTPS client that trusts the installation and carries a token."""
-        context = ssl.create_default_context(cafile=str(self.directory / "pki" / "root.crt"))
-        connector = aiohttp.TCPConnector(ssl=context, limit=64)
+        context = ssl.create_default_context(cadata=self.root())
+        resolver = self.resolver()
+        connector = aiohttp.TCPConnector(ssl=context, limit=64, resolver=resolver)
         headers = {
             "Authorization": f"Bearer {token if token is not None else self.token()}",
             "Content-Type": "application/json",
@@ -194,62 +184,28 @@ class Stack:
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
             yield session
 
+    def resolver(self) -> AbstractResolver | None:
+        """Who finds the gateway's name; None: this machine's resolver."""
+        return None
 
-async def _answers(https: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with https.get(url) as answer:
-            return answer.status == 200
-    except aiohttp.ClientError:
-        return False
+    def runtime(self, name: str, *, runs: str = "2", replicas: int = 1) -> dict[str, Any]:
+        """A Runtime of Python."""
+        container = {"name": "runtime", "image": self.image("python")}
+        return {
+            "apiVersion": "kruntimes.io/v1alpha1",
+            "kind": "Runtime",
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": replicas,
+                "capacity": {"resources": {"runs": runs}},
+                "template": {"spec": {"containers": [container]}},
+            },
+        }
 
 
 def ca_of(run: Any) -> bytes:
     """The PEM of status.endpoint.caBundle."""
     return base64.b64decode(run["status"]["endpoint"]["caBundle"])
-
-
-def marked(directory: Path) -> list[int]:
-    """The processes of this machine whose environment or command line names `directory`: its children, orphans too."""
-    needle = str(directory).encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if needle in text and state != "Z":
-            found.append(int(entry.name))
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Every living process below this one."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def function(name: str, source: str, **spec: Any) -> dict[str, Any]:
@@ -285,7 +241,7 @@ COUNTER: Final = (
 ECHO: Final = "def invoke(request):\n    return {'outputs': {'echo': request}}\n"
 
 
-async def settled(call: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 20.0) -> Any:
+async def settled(call: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = DEADLINE_S) -> Any:
     """The first result of an awaitable `call` that is `wanted`."""
     async with asyncio.timeout(seconds):
         while True:
@@ -293,6 +249,18 @@ async def settled(call: Callable[[], Any], wanted: Callable[[Any], bool], second
             if wanted(value):
                 return value
             await asyncio.sleep(0.02)
+
+
+async def changes(client: KubeClient, since: str) -> AsyncIterator[RunObject]:
+    """Every Run of the client's namespace, each time that it changes, from a list's version on.
+
+    A real API server ends a watch that it finds slow; the next one starts where that one ended."""
+    while True:
+        async with aclosing(client.watch(RUNS, client.namespace, resource_version=since)) as events:
+            async for event in events:
+                since = event.resource_version
+                if event.object is not None:
+                    yield event.object
 
 
 _NUMBERS: Final = itertools.count(1)

@@ -17,10 +17,11 @@ import pytest
 
 from controlplane.kube.resources import PODS, RUNS, RUNTIMES
 from tests.e2e.chaos import SETTLED_S, Chaos
-from tests.e2e.stack import COUNTER, Stack, function, krt, marked, names, settled, task, until
-from tests.e2e.test_ready_and_writes import writes
+from tests.e2e.embedded import Embedded, marked
+from tests.e2e.stack import COUNTER, function, krt, names, settled, task, until
 
 NAME = names()
+pytestmark = pytest.mark.embedded("every process is struck by its id, frozen ones and the supervisor too")
 SEED = os.environ.get("KRUNTIMES_CHAOS_SEED")
 SOAK_SEEDS = (int(SEED),) if SEED else (1, 2, 3, 4, 5)
 WRITES_IN_A_LIFE = 8  # to a terminal phase after Ready, and one for an owner that was silent
@@ -34,7 +35,7 @@ def shared() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def live_through(stack: Stack, shared: Path, seed: int, steps: int, *, pods: bool) -> None:
+async def live_through(stack: Embedded, shared: Path, seed: int, steps: int, *, pods: bool) -> None:
     """Take these steps, let the dust settle, and look at everything that must hold then."""
     async with stack.client() as client, stack.https() as https:
         chaos = Chaos(stack, client, https, seed, shared / "ledger")
@@ -45,7 +46,7 @@ async def live_through(stack: Stack, shared: Path, seed: int, steps: int, *, pod
         assert chaos.ran_twice() == [], said
         assert chaos.answers["200"] > 0, chaos.answers
         for run in (await client.list(RUNS, "default")).items:
-            taken = [one for one in writes(stack, run.metadata.name) if one["code"] < 400]
+            taken = [one for one in stack.writes(run.metadata.name) if one.code < 400]
             bound = WRITES_IN_A_LIFE + WRITES_A_MOVE * run.status.attempt
             assert len(taken) <= bound, (said, run.metadata.name, run.status.attempt, taken)
         await chaos.clear()
@@ -62,47 +63,42 @@ async def live_through(stack: Stack, shared: Path, seed: int, steps: int, *, pod
             return [pod.metadata.name for pod in found if pod.metadata.deletion_timestamp]
 
         await settled(going, lambda found: not found, 60)
-    until("nothing of a Run is on disk", lambda: not left_on_disk(stack))
+    until("nothing of a Run is on disk", lambda: not stack.left_on_disk())
     replays(stack)
     assert stack.stop() == 0
     until("no process is left", lambda: not marked(stack.directory))
 
 
-def left_on_disk(stack: Stack) -> list[str]:
-    """What is left of Runs in the folders of Pods."""
-    return [str(path) for path in (stack.directory / "pods").glob("*/volumes/work/runs/*")]
-
-
-def replays(stack: Stack) -> None:
+def replays(stack: Embedded) -> None:
     """Every journal folds to the same commands again, those of processes that were killed too."""
     for journal in sorted((stack.directory / "journal").iterdir()):
         done = krt("replay", str(journal))
         assert done.code == 0, (journal.name, done.err)
 
 
-async def test_a_short_disorder_ends_as_the_table_says(fresh: Stack, shared: Path) -> None:
-    fresh.start()
-    await live_through(fresh, shared, seed=int(SEED or 7), steps=100, pods=False)
+async def test_a_short_disorder_ends_as_the_table_says(one_machine: Embedded, shared: Path) -> None:
+    one_machine.start()
+    await live_through(one_machine, shared, seed=int(SEED or 7), steps=100, pods=False)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SOAK_SEEDS)
-async def test_a_long_disorder_ends_as_the_table_says(fresh: Stack, shared: Path, seed: int) -> None:
-    fresh.start()
-    await live_through(fresh, shared, seed, steps=900, pods=True)
+async def test_a_long_disorder_ends_as_the_table_says(one_machine: Embedded, shared: Path, seed: int) -> None:
+    one_machine.start()
+    await live_through(one_machine, shared, seed, steps=900, pods=True)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-async def test_two_hundred_runs_arrive_while_the_control_plane_is_killed_again_and_again(fresh: Stack) -> None:
-    fresh.start()
-    async with fresh.client() as client:
+async def test_two_hundred_runs_arrive_while_the_control_plane_is_killed_again_and_again(one_machine: Embedded) -> None:
+    one_machine.start()
+    async with one_machine.client() as client:
         ended = asyncio.Event()
 
         async def killer() -> None:
             while not ended.is_set():
-                pid = fresh.processes().get("controlplane")
+                pid = one_machine.processes().get("controlplane")
                 if pid is not None:
                     os.kill(pid, signal.SIGKILL)
                 await asyncio.sleep(1.5)
@@ -126,20 +122,24 @@ async def test_two_hundred_runs_arrive_while_the_control_plane_is_killed_again_a
         for name in made:
             await client.delete(RUNS, "default", name)
         await settled(lambda: client.list(RUNS, "default"), lambda found: not found.items)
-    replays(fresh)
+    replays(one_machine)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-async def test_a_pause_of_the_whole_machine_moves_no_run(fresh: Stack) -> None:
-    fresh.start()
-    async with fresh.client() as client, fresh.https() as https:
+async def test_a_pause_of_the_whole_machine_moves_no_run(one_machine: Embedded) -> None:
+    one_machine.start()
+    async with one_machine.client() as client, one_machine.https() as https:
         name, job = next(NAME), next(NAME)
         await client.create(RUNS, "default", function(name, COUNTER))
         await client.create(RUNS, "default", task(job, "import time; time.sleep(80)"))
         ready = await settled(lambda: client.get(RUNS, "default", name), lambda r: r.status.phase == "Ready")
         await settled(lambda: client.get(RUNS, "default", job), lambda r: r.status.phase == "Running")
-        everything = [pid for pid in marked(fresh.directory) if fresh.process is None or pid != fresh.process.pid]
+        everything = [
+            pid
+            for pid in marked(one_machine.directory)
+            if one_machine.process is None or pid != one_machine.process.pid
+        ]
         for pid in everything:
             os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(70)

@@ -6,9 +6,11 @@ import signal
 
 import pytest
 
-from tests.e2e.stack import COUNTER, Stack, alive, descendants, function, marked, names, until
+from tests.e2e.embedded import Embedded, alive, descendants, marked
+from tests.e2e.stack import COUNTER, function, names, until
 
 NAME = names()
+pytestmark = pytest.mark.embedded("what happens to children of the foreground process of `krt up`")
 STRAY = """
 import os, subprocess
 def invoke(request):
@@ -17,77 +19,81 @@ def invoke(request):
 """
 
 
-def make(stack: Stack, manifest: object) -> None:
+def make(stack: Embedded, manifest: object) -> None:
     done = stack.krt("run", "-f", "-", "--wait", "--timeout", "30s", stdin=json.dumps(manifest))
     assert done.code == 0, done.err
 
 
-def serves(stack: Stack, name: str) -> bool:
+def serves(stack: Embedded, name: str) -> bool:
     return stack.krt("invoke", name, "--timeout", "2s").code == 0
 
 
-def used(stack: Stack) -> str:
+def used(stack: Embedded) -> str:
     return stack.kubectl("get", "runtime", "python", "-o", "jsonpath={.status.capacity.used.runs}").out or "0"
 
 
-def test_any_killed_child_heals_with_no_lost_slot_and_no_orphan(fresh: Stack) -> None:
-    fresh.start()
+def test_any_killed_child_heals_with_no_lost_slot_and_no_orphan(one_machine: Embedded) -> None:
+    one_machine.start()
     name = next(NAME)
-    make(fresh, function(name, COUNTER))
-    assert fresh.process is not None
-    victims = sorted(fresh.processes())
+    make(one_machine, function(name, COUNTER))
+    assert one_machine.process is not None
+    victims = sorted(one_machine.processes())
     assert len(victims) >= 8, victims
     for victim in [*victims, "supervisor"]:
-        pid = fresh.state()["supervisor"]["pid"] if victim == "supervisor" else fresh.processes()[victim]
+        pid = one_machine.state()["supervisor"]["pid"] if victim == "supervisor" else one_machine.processes()[victim]
         below = descendants(pid)
         os.kill(pid, signal.SIGKILL)
         until(f"{victim} died", lambda pid=pid: not alive(pid))
-        until(f"calls are answered after {victim} was killed", lambda: serves(fresh, name), 10)
+        until(f"calls are answered after {victim} was killed", lambda: serves(one_machine, name), 10)
         until(
             f"everything of {victim} is ended or has a parent",
-            lambda below=below: all(not alive(one) or one in descendants(fresh.process.pid) for one in below),
+            lambda below=below: all(not alive(one) or one in descendants(one_machine.process.pid) for one in below),
         )
-        until(f"{victim} runs again", lambda victim=victim: victim == "supervisor" or victim in fresh.processes(), 10)
+        until(
+            f"{victim} runs again",
+            lambda victim=victim: victim == "supervisor" or victim in one_machine.processes(),
+            10,
+        )
     another = next(NAME)
-    make(fresh, function(another, COUNTER))
+    make(one_machine, function(another, COUNTER))
     for one in (name, another):
-        assert fresh.krt("delete", one).code == 0
-    until("every slot is free", lambda: used(fresh) == "0")
+        assert one_machine.krt("delete", one).code == 0
+    until("every slot is free", lambda: used(one_machine) == "0")
 
 
-def test_killing_the_parent_ends_everything_and_a_second_start_brings_the_runs_back(fresh: Stack) -> None:
-    fresh.start()
+def test_killing_the_parent_ends_everything_and_a_second_start_brings_the_runs_back(one_machine: Embedded) -> None:
+    one_machine.start()
     name = next(NAME)
-    make(fresh, function(name, STRAY))
-    stray = fresh.krt("invoke", name).json["outputs"]["pid"]
+    make(one_machine, function(name, STRAY))
+    stray = one_machine.krt("invoke", name).json["outputs"]["pid"]
     assert alive(stray)
-    assert fresh.process is not None
-    below = descendants(fresh.process.pid)
-    uid = fresh.krt("get", name, "-o", "json").json["metadata"]["uid"]
+    assert one_machine.process is not None
+    below = descendants(one_machine.process.pid)
+    uid = one_machine.krt("get", name, "-o", "json").json["metadata"]["uid"]
     assert stray in below
-    fresh.stop(signal.SIGKILL)
+    one_machine.stop(signal.SIGKILL)
     until("everything ended, user code's children too", lambda: not [pid for pid in below if alive(pid)], 10)
-    assert marked(fresh.directory) == []
-    fresh.start()
-    until("the Run serves again", lambda: serves(fresh, name))
-    assert fresh.krt("get", name, "-o", "json").json["metadata"]["uid"] == uid
+    assert marked(one_machine.directory) == []
+    one_machine.start()
+    until("the Run serves again", lambda: serves(one_machine, name))
+    assert one_machine.krt("get", name, "-o", "json").json["metadata"]["uid"] == uid
 
 
-def test_an_orderly_stop_ends_everything_and_the_data_stays(fresh: Stack) -> None:
-    fresh.start()
+def test_an_orderly_stop_ends_everything_and_the_data_stays(one_machine: Embedded) -> None:
+    one_machine.start()
     name = next(NAME)
-    make(fresh, function(name, STRAY))
-    stray = fresh.krt("invoke", name).json["outputs"]["pid"]
-    assert fresh.process is not None
-    below = descendants(fresh.process.pid)
-    assert fresh.stop() == 0
+    make(one_machine, function(name, STRAY))
+    stray = one_machine.krt("invoke", name).json["outputs"]["pid"]
+    assert one_machine.process is not None
+    below = descendants(one_machine.process.pid)
+    assert one_machine.stop() == 0
     until("everything ended", lambda: not [pid for pid in [*below, stray] if alive(pid)], 10)
-    fresh.start()
-    until("the Run serves again", lambda: serves(fresh, name))
+    one_machine.start()
+    until("the Run serves again", lambda: serves(one_machine, name))
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
-def test_both_signals_end_it_with_zero(fresh: Stack, sig: int) -> None:
-    fresh.start()
-    assert fresh.ready_seconds <= 15
-    assert fresh.stop(sig) == 0
+def test_both_signals_end_it_with_zero(one_machine: Embedded, sig: int) -> None:
+    one_machine.start()
+    assert one_machine.ready_seconds <= 15
+    assert one_machine.stop(sig) == 0

@@ -28,16 +28,11 @@ def kubectl(request: pytest.FixtureRequest, stack: Stack) -> Iterator[Any]:
         return done
 
     run("create", "namespace", namespace)
-    runtime = {
-        "apiVersion": "kruntimes.io/v1alpha1",
-        "kind": "Runtime",
-        "metadata": {"name": "python"},
-        "spec": {"template": {"spec": {"containers": [{"name": "runtime", "image": "kruntimes/python-runtime"}]}}},
-    }
+    runtime = stack.runtime("python")
     run("apply", "-f", "-", stdin=json.dumps(runtime))
     run.namespace, run.binary = namespace, kubectls()[version]  # type: ignore[attr-defined]
     yield run
-    run("delete", "namespace", namespace, "--wait=true", "--timeout=30s")
+    run("delete", "namespace", namespace, "--wait=true", "--timeout=60s", timeout=70)
 
 
 def test_kubectl_handles_a_run_from_apply_to_delete(kubectl: Any, stack: Stack, tmp_path: Path) -> None:

@@ -12,30 +12,39 @@ import pytest
 
 from controlplane.kube.errors import Unavailable
 from controlplane.kube.resources import PODS, RUNS, RUNTIMES
-from tests.e2e.stack import COUNTER, Stack, alive, function, marked, names, settled, task, until
-from tests.e2e.test_chaos import left_on_disk, replays
+from tests.e2e.embedded import Embedded, alive, marked
+from tests.e2e.stack import COUNTER, function, names, settled, task, until
+from tests.e2e.test_chaos import replays
 from tests.e2e.test_edges import gone, load, make, reach, slots
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+    pytest.mark.embedded(
+        "the embedded API server's outages and its disk; tests/cluster/test_faults.py has the cluster's"
+    ),
+]
 NAME = names()
 STANDSTILL_S = 20  # cached callers are served up to 30 s, and were cached a little before
 DISK_BYTES = 48 << 20
 
 
-async def test_callers_that_are_known_lose_no_call_while_the_api_server_stands_still_or_dies(fresh: Stack) -> None:
-    fresh.start()
-    async with fresh.client() as client, fresh.https() as https:
+async def test_callers_that_are_known_lose_no_call_while_the_api_server_stands_still_or_dies(
+    one_machine: Embedded,
+) -> None:
+    one_machine.start()
+    async with one_machine.client() as client, one_machine.https() as https:
         name = await make(client, function(next(NAME), COUNTER))
         url = (await reach(client, name, "Ready")).status.endpoint.url
         async with load(https, [url]) as answers:
             await settled(lambda: asyncio.sleep(0, answers["200"]), lambda count: count > 10)
-            pid = fresh.processes()["apiserver"]
+            pid = one_machine.processes()["apiserver"]
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(STANDSTILL_S)
             os.kill(pid, signal.SIGCONT)
             for _ in range(4):
                 await asyncio.sleep(4)
-                os.kill(fresh.processes()["apiserver"], signal.SIGKILL)
+                os.kill(one_machine.processes()["apiserver"], signal.SIGKILL)
             await asyncio.sleep(4)
         assert set(answers) == {"200"}, answers
         assert (await client.get(RUNS, "default", name)).status.attempt == 1
@@ -56,7 +65,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_refuses_writes_clearly_serves_all_else_and_heals_by_itself(small_disk: Path) -> None:
-    stack = Stack(small_disk / "data")
+    stack = Embedded(small_disk / "data")
     stack.start()
     try:
         async with stack.client() as client, stack.https() as https:
@@ -104,17 +113,17 @@ async def test_a_full_disk_refuses_writes_clearly_serves_all_else_and_heals_by_i
 
 
 async def test_an_owner_that_is_gone_for_the_api_and_not_for_itself_serves_nothing_after_the_fence(
-    fresh: Stack,
+    one_machine: Embedded,
 ) -> None:
     """Its node and itself stand still, its Pod is removed by force, its Run moves after the fence; then it wakes up."""
-    fresh.start()
-    async with fresh.client() as client, fresh.https() as https:
+    one_machine.start()
+    async with one_machine.client() as client, one_machine.https() as https:
         await client.merge_patch(RUNTIMES, "default", "python", {"spec": {"replicas": 2}})
         await settled(lambda: client.get(RUNTIMES, "default", "python"), lambda r: r.status.ready_replicas == 2)
         name = await make(client, function(next(NAME), COUNTER))
         before = await reach(client, name, "Ready")
-        owner = fresh.processes()[f"{before.status.assigned_pod_uid}/runtimed"]
-        stopped = [fresh.processes()["node"], owner]
+        owner = one_machine.processes()[f"{before.status.assigned_pod_uid}/runtimed"]
+        stopped = [one_machine.processes()["node"], owner]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         await client.delete(PODS, "default", before.status.assigned_pod, grace_seconds=0)
@@ -132,27 +141,29 @@ async def test_an_owner_that_is_gone_for_the_api_and_not_for_itself_serves_nothi
             async with https.post(after.status.endpoint.url, data=b"{}") as answer:
                 assert (await answer.json())["outputs"] == {"count": count}
         until("the owner that lost is ended", lambda: not alive(owner))
-        until("its folder is gone", lambda: not (fresh.directory / "pods" / before.status.assigned_pod_uid).exists())
+        until(
+            "its folder is gone", lambda: not (one_machine.directory / "pods" / before.status.assigned_pod_uid).exists()
+        )
         await client.delete(RUNS, "default", name)
         await gone(client, name)
-    assert left_on_disk(fresh) == []
+    assert one_machine.left_on_disk() == []
 
 
-async def test_a_kill_of_everything_amid_everything_is_taken_up_by_the_next_start(fresh: Stack) -> None:
-    fresh.start()
+async def test_a_kill_of_everything_amid_everything_is_taken_up_by_the_next_start(one_machine: Embedded) -> None:
+    one_machine.start()
     patient = {"maxAttempts": 9}
     made = []
-    async with fresh.client() as client:
+    async with one_machine.client() as client:
         for number in range(40):
             slow = task(next(NAME), "import time; time.sleep(1)", retryPolicy=patient)
             made.append(await make(client, function(next(NAME), COUNTER, retryPolicy=patient) if number % 2 else slow))
         for name in made[::5]:
             await client.delete(RUNS, "default", name)
-    fresh.stop(signal.SIGKILL)
-    until("everything ended", lambda: not marked(fresh.directory))
-    fresh.start()
+    one_machine.stop(signal.SIGKILL)
+    until("everything ended", lambda: not marked(one_machine.directory))
+    one_machine.start()
     kept = {name for number, name in enumerate(made) if number % 5}
-    async with fresh.client() as client:
+    async with one_machine.client() as client:
 
         async def astray() -> list[str]:
             found = {run.metadata.name: run.status.phase for run in (await client.list(RUNS, "default")).items}
@@ -163,6 +174,6 @@ async def test_a_kill_of_everything_amid_everything_is_taken_up_by_the_next_star
         for name in kept:
             await client.delete(RUNS, "default", name)
         await settled(lambda: client.list(RUNS, "default"), lambda found: not found.items)
-    until("every slot is free", lambda: slots(fresh) == "0")
-    until("nothing of a Run is on disk", lambda: not left_on_disk(fresh))
-    replays(fresh)
+    until("every slot is free", lambda: slots(one_machine) == "0")
+    until("nothing of a Run is on disk", lambda: not one_machine.left_on_disk())
+    replays(one_machine)

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from controlplane.kube.client import KubeClient
-from controlplane.kube.resources import PODS, RUNS
+from controlplane.kube.resources import PODS, RUNS, RUNTIMES
 from tests.e2e.stack import COUNTER, Stack, function, names, settled
 from tests.e2e.test_edges import gone, make, reach, slots
 
@@ -29,7 +29,7 @@ async def call(https: aiohttp.ClientSession, url: str, seconds: float = 0.0, **h
 
 async def end(client: KubeClient, name: str) -> None:
     """Delete a Run and wait for it to go."""
-    await client.delete(RUNS, "default", name)
+    await client.delete(RUNS, client.namespace, name)
     await gone(client, name)
 
 
@@ -62,7 +62,7 @@ async def test_calls_in_flight_at_the_end_of_a_lifetime_are_answered(stack: Stac
 
         async def one() -> Counter[str]:
             answers = Counter[str]()
-            name, run = await sleeper(client, timeout="1s", mode={"concurrency": 2})
+            name, run = await sleeper(client, timeout="3s", mode={"concurrency": 2})
             while "409 RunFinished" not in answers:
                 answers.update(await asyncio.gather(*(call(https, run.status.endpoint.url, 0.07) for _ in range(2))))
             await reach(client, name, "Timeout")
@@ -76,16 +76,21 @@ async def test_calls_in_flight_at_the_end_of_a_lifetime_are_answered(stack: Stac
 @pytest.mark.parametrize("how", ["cancel", "delete", "drain"])
 async def test_a_call_in_flight_finishes_while_its_run_ends_or_moves(stack: Stack, how: str) -> None:
     async with stack.client() as client, stack.https() as https:
-        made = [await sleeper(client) for _ in range(RUNS_A_RACE)]
+        # Where the Runs move to is there already: how long a new Pod takes is another matter.
+        await client.create(RUNTIMES, client.namespace, stack.runtime("paired", runs=str(RUNS_A_RACE), replicas=2))
+        await settled(
+            lambda: client.get(RUNTIMES, client.namespace, "paired"), lambda r: r.status.ready_replicas == 2, 60
+        )
+        made = [await sleeper(client, runtime="paired") for _ in range(RUNS_A_RACE)]
         flying = [asyncio.create_task(call(https, run.status.endpoint.url, 1.0)) for _, run in made]
         await asyncio.sleep(0.3)
         if how == "drain":
-            await client.delete(PODS, "default", made[0][1].status.assigned_pod)
+            await client.delete(PODS, client.namespace, made[0][1].status.assigned_pod)
         for name, _ in made:
             if how == "cancel":
-                await client.merge_patch(RUNS, "default", name, {"spec": {"cancelRequested": True}})
+                await client.merge_patch(RUNS, client.namespace, name, {"spec": {"cancelRequested": True}})
             elif how == "delete":
-                await client.delete(RUNS, "default", name)
+                await client.delete(RUNS, client.namespace, name)
         late = set(await asyncio.gather(*(call(https, run.status.endpoint.url) for _, run in made)))
         assert late <= ({"200", "429 TooManyInvocations"} if how == "drain" else GONE), late
         assert set(await asyncio.gather(*flying)) == {"200"}
@@ -93,8 +98,9 @@ async def test_a_call_in_flight_finishes_while_its_run_ends_or_moves(stack: Stac
             if how == "drain":
                 assert (await reach(client, name, "Ready")).status.failures == 0
             if how != "delete":
-                await client.delete(RUNS, "default", name)
+                await client.delete(RUNS, client.namespace, name)
             await gone(client, name)
+        await client.delete(RUNTIMES, client.namespace, "paired")
 
 
 async def test_a_slot_of_concurrency_is_freed_once_whatever_becomes_of_its_call(stack: Stack) -> None:
@@ -156,7 +162,7 @@ async def test_bad_user_code_gets_its_own_answer_again_and_again_and_harms_nobod
         for _ in range(3):
             assert await call(https, run.status.endpoint.url, **{"X-Kruntime-Timeout-Ms": "700"}) == expected
         assert await call(https, other.status.endpoint.url) == "200"
-        assert (await client.get(RUNS, "default", name)).status.phase == "Ready"
+        assert (await client.get(RUNS, client.namespace, name)).status.phase == "Ready"
         for one in (name, neighbour):
             await end(client, one)
 
@@ -167,6 +173,6 @@ async def test_nothing_of_the_runs_before_is_left(stack: Stack) -> None:
         held = sum(
             run.status.assigned_pod is not None
             and run.status.phase not in ("Succeeded", "Failed", "Timeout", "Cancelled")
-            for run in (await client.list(RUNS, "default", fields="spec.runtime=python")).items
+            for run in (await client.list(RUNS, client.namespace, fields="spec.runtime=python")).items
         )
         await settled(lambda: asyncio.to_thread(slots, stack), lambda used: used == str(held))

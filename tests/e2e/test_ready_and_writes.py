@@ -1,47 +1,28 @@
 """O2 and L10: a client that sees Ready may call at once, and what we write to the API stays within its budget."""
 
 import asyncio
-import json
 from collections import Counter
 from contextlib import aclosing
-from typing import Any
 
 from controlplane.kube.resources import EVENTS, RUNS
-from tests.e2e.stack import COUNTER, Stack, function, names, settled, until
+from tests.e2e.stack import COUNTER, Stack, changes, function, names, settled, until
 
 NAME = names()
 QUIET_S = 1.5  # a Runtime's status is written at most once a second
 
 
-def requests(stack: Stack) -> list[dict[str, Any]]:
-    """The API server's own request log."""
-    return [json.loads(line) for line in (stack.directory / "logs" / "requests.ndjson").read_text().splitlines()]
-
-
-def writes(stack: Stack, name: str) -> list[dict[str, Any]]:
-    """What processes of the system wrote to this Run, users' verbs and Events apart."""
-    return [
-        one
-        for one in requests(stack)
-        if one.get("resource") == "runs"
-        and one.get("name") == name
-        and one["verb"] in ("patch", "update", "delete")
-        and one["user"] != "admin"
-    ]
-
-
 async def quiet(stack: Stack) -> bool:
     """Whether nothing was asked of the API for longer than anything is put off: Events, and a Runtime's status."""
-    count = len(requests(stack))
+    count = len(stack.requests())
     await asyncio.sleep(QUIET_S)
-    return len(requests(stack)) == count
+    return len(stack.requests()) == count
 
 
 async def test_an_invoke_sent_the_moment_a_watch_shows_ready_never_fails(stack: Stack) -> None:
     runs = 200
     outcomes: Counter[str] = Counter()
     async with stack.client() as client, stack.https() as https:
-        listed = await client.list(RUNS, "default")
+        listed = await client.list(RUNS, client.namespace)
         pending = {next(NAME) for _ in range(runs)}
         mine = set(pending)
         calls: list[asyncio.Task[None]] = []
@@ -49,22 +30,21 @@ async def test_an_invoke_sent_the_moment_a_watch_shows_ready_never_fails(stack: 
 
         async def create(name: str) -> None:
             async with gate:
-                await client.create(RUNS, "default", function(name, COUNTER))
+                await client.create(RUNS, client.namespace, function(name, COUNTER))
 
         async def call(name: str, url: str) -> None:
             async with https.post(url, data=b"{}") as answer:
                 text = await answer.text()
                 outcomes["ok" if answer.status == 200 else f"{answer.status} {text[:200]}"] += 1
-            await client.delete(RUNS, "default", name)
+            await client.delete(RUNS, client.namespace, name)
 
         makers = [asyncio.create_task(create(name)) for name in sorted(pending)]
         async with (
             asyncio.timeout(100),
-            aclosing(client.watch(RUNS, "default", resource_version=listed.resource_version)) as events,
+            aclosing(changes(client, listed.resource_version)) as seen,
         ):
-            async for event in events:
-                run = event.object
-                if run is None or run.metadata.name not in pending:
+            async for run in seen:
+                if run.metadata.name not in pending:
                     continue
                 if any(c.type == "Ready" and c.status == "True" for c in run.status.conditions):
                     pending.discard(run.metadata.name)
@@ -75,7 +55,8 @@ async def test_an_invoke_sent_the_moment_a_watch_shows_ready_never_fails(stack: 
         await asyncio.gather(*makers, *calls)
         assert outcomes == {"ok": runs}
         await settled(
-            lambda: client.list(RUNS, "default"), lambda found: not mine & {run.metadata.name for run in found.items}
+            lambda: client.list(RUNS, client.namespace),
+            lambda found: not mine & {run.metadata.name for run in found.items},
         )
 
 
@@ -83,23 +64,23 @@ async def test_writes_and_events_of_a_run_stay_within_their_budgets(stack: Stack
     async with stack.client() as client:
         deleted, cancelled = next(NAME), next(NAME)
         for name in (deleted, cancelled):
-            await client.create(RUNS, "default", function(name, COUNTER))
+            await client.create(RUNS, client.namespace, function(name, COUNTER))
         for name in (deleted, cancelled):
             run = await settled(
-                lambda name=name: client.get(RUNS, "default", name), lambda r: r.status.phase == "Ready"
+                lambda name=name: client.get(RUNS, client.namespace, name), lambda r: r.status.phase == "Ready"
             )
-            assert len(writes(stack, name)) <= 4, writes(stack, name)
+            assert len(stack.writes(name)) <= 4, stack.writes(name)
         uid = run.metadata.uid
-        await client.delete(RUNS, "default", deleted)
-        await client.merge_patch(RUNS, "default", cancelled, {"spec": {"cancelRequested": True}})
+        await client.delete(RUNS, client.namespace, deleted)
+        await client.merge_patch(RUNS, client.namespace, cancelled, {"spec": {"cancelRequested": True}})
         await settled(
-            lambda: client.get(RUNS, "default", cancelled),
+            lambda: client.get(RUNS, client.namespace, cancelled),
             lambda r: r.status.phase == "Cancelled" and not r.metadata.finalizers,
         )
         await asyncio.to_thread(until, "it is gone", lambda: stack.krt("get", deleted).code == 3)
-        assert len(writes(stack, deleted)) <= 6, [one["patchPaths"] for one in writes(stack, deleted)]
-        assert len(writes(stack, cancelled)) <= 7, [one["patchPaths"] for one in writes(stack, cancelled)]
-        events = await client.list(EVENTS, "default", fields=f"involvedObject.uid={uid}")
+        assert len(stack.writes(deleted)) <= 6, [one.patched for one in stack.writes(deleted)]
+        assert len(stack.writes(cancelled)) <= 7, [one.patched for one in stack.writes(cancelled)]
+        events = await client.list(EVENTS, client.namespace, fields=f"involvedObject.uid={uid}")
         assert 1 <= len(events.items) <= 6
         assert all(event.type == "Normal" for event in events.items)
 
@@ -107,16 +88,16 @@ async def test_writes_and_events_of_a_run_stay_within_their_budgets(stack: Stack
 async def test_a_thousand_invocations_cost_the_api_access_reviews_and_nothing_else(stack: Stack) -> None:
     async with stack.client() as client, stack.https() as https:
         name = next(NAME)
-        await client.create(RUNS, "default", function(name, COUNTER))
-        run = await settled(lambda: client.get(RUNS, "default", name), lambda r: r.status.phase == "Ready")
+        await client.create(RUNS, client.namespace, function(name, COUNTER))
+        run = await settled(lambda: client.get(RUNS, client.namespace, name), lambda r: r.status.phase == "Ready")
         assert run.status.endpoint is not None
         url = run.status.endpoint.url
         await settled(lambda: quiet(stack), bool)
-        before = len(requests(stack))
+        before = len(stack.requests())
         for _ in range(1000):
             async with https.post(url, data=b"{}") as answer:
                 assert answer.status == 200
-        made = requests(stack)[before:]
+        made = stack.requests()[before:]
         # Leases of the API go on whether anyone calls or not: an owner reads its own Pod, watches are renewed.
         standing = {
             ("get", "pods"),
@@ -125,8 +106,8 @@ async def test_a_thousand_invocations_cost_the_api_access_reviews_and_nothing_el
             ("watch", "runtimes"),
             ("watch", "endpointslices"),
         }
-        caused = [one for one in made if (one["verb"], one.get("resource")) not in standing]
-        reviews = Counter(one["resource"] for one in caused)
+        caused = [one for one in made if (one.verb, one.resource) not in standing]
+        reviews = Counter(one.resource for one in caused)
         assert set(reviews) <= {"tokenreviews", "subjectaccessreviews"}, caused
         assert all(count <= 2 for count in reviews.values()), reviews
-        await client.delete(RUNS, "default", name)
+        await client.delete(RUNS, client.namespace, name)

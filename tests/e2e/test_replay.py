@@ -4,9 +4,12 @@ import json
 from contextlib import aclosing
 from pathlib import Path
 
+import pytest
+
 from controlplane.kube.resources import RUNS
 from statemachine.journal import Damaged, decode
-from tests.e2e.stack import COUNTER, Stack, function, krt, names, until
+from tests.e2e.embedded import Embedded
+from tests.e2e.stack import COUNTER, Stack, changes, function, krt, names, until
 
 NAME = names()
 
@@ -15,12 +18,11 @@ async def test_a_runs_journal_folds_to_exactly_the_phases_and_status_seen(stack:
     name = next(NAME)
     seen: list[str] = []
     async with stack.client() as client:
-        listed = await client.list(RUNS, "default")
-        made = await client.create(RUNS, "default", function(name, COUNTER))
-        async with aclosing(client.watch(RUNS, "default", resource_version=listed.resource_version)) as events:
-            async for event in events:
-                run = event.object
-                if run is None or run.metadata.name != name:
+        listed = await client.list(RUNS, client.namespace)
+        made = await client.create(RUNS, client.namespace, function(name, COUNTER))
+        async with aclosing(changes(client, listed.resource_version)) as runs:
+            async for run in runs:
+                if run.metadata.name != name:
                     continue
                 if not seen or seen[-1] != run.status.phase:
                     seen.append(run.status.phase)
@@ -43,7 +45,9 @@ async def test_a_runs_journal_folds_to_exactly_the_phases_and_status_seen(stack:
     assert stack.krt("delete", name).code == 0
 
 
+@pytest.mark.embedded("the journal's files are on this machine")
 def test_a_flipped_byte_is_refused_with_its_offset_and_the_file_is_untouched(stack: Stack, tmp_path: Path) -> None:
+    assert isinstance(stack, Embedded)
     name = next(NAME)
     assert stack.krt("run", "-f", "-", "--wait", stdin=json.dumps(function(name, COUNTER))).code == 0
     segment = sorted((stack.directory / "journal" / "controlplane").glob("*.krj"))[0].read_bytes()

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controlplane.kube.resources import RUNS
-from tests.e2e.stack import COUNTER, Stack, alive, ca_of, command, function, krt, names, settled, task, until
+from tests.e2e.stack import COUNTER, Stack, ca_of, function, krt, names, settled, task, until
 
 NAME = names()
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -27,7 +25,7 @@ def read(stack: Stack, name: str) -> Any:
     return stack.krt("get", name, "-o", "json").json
 
 
-def test_registration_and_ready_have_the_documents_shape(stack: Stack) -> None:
+def test_registration_and_ready_have_the_documents_shape(stack: Stack, tmp_path: Path) -> None:
     done = stack.krt("run", "-f", str(EXAMPLES / "diagnose-service.yaml"), "--wait")
     assert done.code == 0, done.err
     assert [phase for phase in ("Pending", "Ready") if phase in done.err] == ["Pending", "Ready"] or "Ready" in done.err
@@ -35,25 +33,18 @@ def test_registration_and_ready_have_the_documents_shape(stack: Stack) -> None:
     status, uid = run["status"], run["metadata"]["uid"]
     assert status["phase"] == "Ready"
     assert status["endpoint"]["protocol"] == "HTTPS"
-    assert status["endpoint"]["url"] == f"{stack.gateway}/v1/namespaces/default/runtimes/python/runs/{uid}:invoke"
+    assert (
+        status["endpoint"]["url"]
+        == f"{stack.gateway}/v1/namespaces/{stack.namespace}/runtimes/python/runs/{uid}:invoke"
+    )
     assert ca_of(run).startswith(b"-----BEGIN CERTIFICATE-----")
     assert status["assignedPod"].startswith("runtime-python-")
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert (ready["status"], ready["reason"]) == ("True", "FunctionRegistered")
-    ca = stack.directory.parent / "endpoint-ca.crt"
-    ca.write_bytes(ca_of(run))
-    curl = command(
-        "curl",
-        "-sS",
-        "--cacert",
-        str(ca),
-        "-H",
-        f"Authorization: Bearer {stack.token()}",
-        "-X",
-        "POST",
-        status["endpoint"]["url"],
-    )
-    assert json.loads(curl.out) == {"outputs": {"summary": "diagnosis complete"}}, curl.err
+    authority = tmp_path / "endpoint-ca.crt"
+    authority.write_bytes(ca_of(run))
+    code, body = stack.curl(status["endpoint"]["url"], stack.token(), authority)
+    assert (code, json.loads(body)) == (200, {"outputs": {"summary": "diagnosis complete"}})
     assert stack.krt("invoke", "diagnose-service").json == {"outputs": {"summary": "diagnosis complete"}}
     assert stack.krt("delete", "diagnose-service").code == 0
 
@@ -93,56 +84,50 @@ def test_idle_timeout_ends_in_timeout_and_calls_keep_it_away(stack: Stack) -> No
 
 def test_release_by_cancel_keeps_the_object_and_release_by_deletion_does_not(stack: Stack) -> None:
     name = next(NAME)
-    run = make(stack, function(name, COUNTER))
+    uid = make(stack, function(name, COUNTER))["metadata"]["uid"]
+    assert stack.left_on_disk(uid)
     assert stack.krt("cancel", name).code == 0
     until("the Run was cancelled", lambda: read(stack, name)["status"]["phase"] == "Cancelled")
     assert "finalizers" not in read(stack, name)["metadata"]
     assert stack.krt("delete", name).code == 0
     assert stack.krt("get", name).code == 3
-    assert not list((stack.directory / "pods").rglob(f"*{run['metadata']['uid']}*"))
+    assert not stack.left_on_disk(uid)
 
 
 async def test_a_released_slot_is_used_again_and_nothing_stays_on_disk(stack: Stack) -> None:
     """More Runs one after another than the Runtime has slots, each leaving nothing."""
-    runtime = {
-        "apiVersion": "kruntimes.io/v1alpha1",
-        "kind": "Runtime",
-        "metadata": {"name": "narrow"},
-        "spec": {
-            "capacity": {"resources": {"runs": "2"}},
-            "template": {"spec": {"containers": [{"name": "runtime", "image": "kruntimes/python-runtime"}]}},
-        },
-    }
+    runtime = stack.runtime("narrow")
     assert stack.kubectl("apply", "-f", "-", stdin=json.dumps(runtime)).code == 0
     async with stack.client() as client:
         uids = []
         for _ in range(3):
             pair = [function(next(NAME), COUNTER, runtime="narrow") for _ in range(2)]
             for one in pair:
-                await client.create(RUNS, "default", one)
+                await client.create(RUNS, client.namespace, one)
             for one in pair:
                 name = one["metadata"]["name"]
                 run = await settled(
-                    lambda name=name: client.get(RUNS, "default", name), lambda r: r.status.phase == "Ready"
+                    lambda name=name: client.get(RUNS, client.namespace, name), lambda r: r.status.phase == "Ready"
                 )
                 uids.append(run.metadata.uid)
             waiting = function(next(NAME), COUNTER, runtime="narrow")
-            await client.create(RUNS, "default", waiting)
+            await client.create(RUNS, client.namespace, waiting)
             third = waiting["metadata"]["name"]
 
             def waits(run: Any) -> bool:
                 return any(c.type == "Scheduled" and c.reason == "NoCapacity" for c in run.status.conditions)
 
-            await settled(lambda third=third: client.get(RUNS, "default", third), waits)
-            await client.delete(RUNS, "default", pair[0]["metadata"]["name"])
-            await settled(lambda third=third: client.get(RUNS, "default", third), lambda r: r.status.phase == "Ready")
-            for name in (pair[1]["metadata"]["name"], third):
-                await client.delete(RUNS, "default", name)
+            await settled(lambda third=third: client.get(RUNS, client.namespace, third), waits)
+            await client.delete(RUNS, client.namespace, pair[0]["metadata"]["name"])
             await settled(
-                lambda: client.list(RUNS, "default", fields="spec.runtime=narrow"), lambda found: not found.items
+                lambda third=third: client.get(RUNS, client.namespace, third), lambda r: r.status.phase == "Ready"
             )
-    left = [path for uid in uids for path in (stack.directory / "pods").rglob(f"*{uid}*")]
-    assert left == []
+            for name in (pair[1]["metadata"]["name"], third):
+                await client.delete(RUNS, client.namespace, name)
+            await settled(
+                lambda: client.list(RUNS, client.namespace, fields="spec.runtime=narrow"), lambda found: not found.items
+            )
+    assert [path for uid in uids for path in stack.left_on_disk(uid)] == []
     assert stack.kubectl("delete", "runtime", "narrow", "--wait=true").code == 0
 
 
@@ -158,8 +143,8 @@ async def test_an_invoke_sent_to_the_wrong_pod_is_passed_on_to_the_owner(fresh: 
         owners: set[str] = set()
         for _ in range(4):
             name = next(NAME)
-            await client.create(RUNS, "default", function(name, COUNTER))
-            run = await settled(lambda name=name: client.get(RUNS, "default", name), ready)
+            await client.create(RUNS, client.namespace, function(name, COUNTER))
+            run = await settled(lambda name=name: client.get(RUNS, client.namespace, name), ready)
             owners.add(run.status.assigned_pod_uid)
             local, proxied = set(), set()
             for count in range(1, 9):
@@ -187,11 +172,7 @@ def test_a_killed_container_costs_a_ready_run_nothing_but_its_registration(
     run = make(fresh, function(name, COUNTER))
     uid, pod = run["metadata"]["uid"], run["status"]["assignedPodUID"]
     assert fresh.krt("invoke", name).json["outputs"]["count"] == 1
-    pids = [fresh.processes()[f"{pod}/{victim}"] for victim in victims]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for pid in pids:
-        until("it died", lambda pid=pid: not alive(pid))
+    fresh.kill(pod, *victims)
 
     def serves() -> bool:
         done = fresh.krt("invoke", name)
@@ -274,33 +255,19 @@ def test_a_finished_run_goes_after_its_ttl(stack: Stack) -> None:
     until("its TTL is over", lambda: stack.krt("get", name).code == 3)
 
 
-def test_another_caller_needs_get_on_that_run(stack: Stack) -> None:
+def test_another_caller_needs_get_on_that_run(stack: Stack, tmp_path: Path) -> None:
     name = next(NAME)
     run = make(stack, function(name, COUNTER))
     assert stack.kubectl("create", "serviceaccount", "caller").code == 0
     token = stack.krt("token", "--serviceaccount", "caller").out.strip()
-    url = run["status"]["endpoint"]["url"]
-    ca = stack.directory / "pki" / "root.crt"
+    authority = tmp_path / "endpoint-ca.crt"
+    authority.write_bytes(ca_of(run))
 
-    def status(bearer: str) -> str:
-        return command(
-            "curl",
-            "-s",
-            "-o",
-            "/dev/null",
-            "-w",
-            "%{http_code}",
-            "--cacert",
-            str(ca),
-            "-H",
-            f"Authorization: Bearer {bearer}",
-            "-X",
-            "POST",
-            url,
-        ).out
+    def status(bearer: str) -> int:
+        return stack.curl(run["status"]["endpoint"]["url"], bearer, authority)[0]
 
-    assert status(token) == "403"
-    assert status("nonsense") == "401"
+    assert status(token) == 403
+    assert status("nonsense") == 401
     assert (
         stack.kubectl(
             "create", "role", "getter", "--verb=get", "--resource=runs.kruntimes.io", f"--resource-name={name}"
@@ -308,9 +275,12 @@ def test_another_caller_needs_get_on_that_run(stack: Stack) -> None:
         == 0
     )
     assert (
-        stack.kubectl("create", "rolebinding", "caller", "--role=getter", "--serviceaccount=default:caller").code == 0
+        stack.kubectl(
+            "create", "rolebinding", "caller", "--role=getter", f"--serviceaccount={stack.namespace}:caller"
+        ).code
+        == 0
     )
-    until("the denial is forgotten", lambda: status(token) == "200", 10)
+    until("the denial is forgotten", lambda: status(token) == 200, 10)
 
 
 def test_krt_needs_nothing_but_a_kubeconfig(stack: Stack) -> None:
