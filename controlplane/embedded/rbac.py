@@ -14,7 +14,8 @@ Object = dict[str, Any]
 
 _RBAC: Final = "rbac.authorization.k8s.io"
 _READ: Final = ["get", "list", "watch"]
-_MADE: Final = ["get", "list", "watch", "create", "patch"]
+_FOLLOW: Final = ["list", "watch"]
+_MADE: Final = ["list", "watch", "create", "patch"]
 _OWN: Final = ["get", "list", "watch", "create", "patch", "update", "delete"]
 
 
@@ -29,15 +30,17 @@ RULES: Final[dict[str, list[Object]]] = {
     CONTROL_PLANE: [
         _rule(["kruntimes.io"], ["runs"], ["get", "list", "watch", "patch", "delete"]),
         _rule(["kruntimes.io"], ["runs/status", "runtimes/status"], ["patch"]),
-        _rule(["kruntimes.io"], ["runtimes"], _READ),
+        _rule(["kruntimes.io"], ["runtimes"], _FOLLOW),
         _rule(["kruntimes.io"], ["runtimes/finalizers"], ["update"]),
         _rule([""], ["pods"], [*_READ, "delete"]),
-        _rule([""], ["events"], [*_READ, "create", "patch"]),
-        _rule(["apps"], ["deployments"], _MADE),
+        _rule([""], ["events"], [*_FOLLOW, "create", "patch"]),
+        _rule(["apps"], ["deployments"], [*_READ, "create", "patch"]),
         _rule([""], ["services", "serviceaccounts", "configmaps"], _MADE),
         _rule([_RBAC], ["roles", "rolebindings"], _MADE),
+        _rule(["networking.k8s.io"], ["networkpolicies"], [*_MADE, "delete"]),
         _rule([""], ["serviceaccounts"], ["delete"]),
         _rule([_RBAC], ["roles", "rolebindings"], ["delete"]),
+        _rule(["apiregistration.k8s.io"], ["apiservices"], [*_FOLLOW, "patch"], ["v1alpha1.logs.kruntimes.io"]),
         _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
         _rule([""], ["secrets"], [*_READ, "patch"], ["kruntimes-pki"]),
     ],
