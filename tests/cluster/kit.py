@@ -9,8 +9,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -113,44 +111,6 @@ class _Fixed(AbstractResolver):
 
     async def close(self) -> None:
         return
-
-
-class Load:
-    """Calls at a steady rate, each on its own, until it is stopped; counts every outcome."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str, *, per_second: float) -> None:
-        self._session = session
-        self._url = url
-        self._pause = 1 / per_second
-        self.outcomes: Counter[str] = Counter()
-        self._calls: set[asyncio.Task[None]] = set()
-        self._stopped = False
-
-    async def __aenter__(self) -> "Load":
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._stopped = True
-        await self._task
-        await asyncio.gather(*self._calls)
-
-    async def _run(self) -> None:
-        due = time.monotonic()
-        while not self._stopped:
-            call = asyncio.create_task(self._call())
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
-            due += self._pause
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-
-    async def _call(self) -> None:
-        try:
-            async with self._session.post(self._url, data=b"{}") as answer:
-                text = await answer.text()
-                self.outcomes["ok" if answer.status == 200 else f"{answer.status} {text[:300]}"] += 1
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self.outcomes[f"{type(error).__name__}: {error}"] += 1
 
 
 async def settled(call: Callable[[], Any], wanted: Callable[[Any], bool], seconds: float = 30.0) -> Any:

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 
 from controlplane.kube.errors import Forbidden, Invalid
-from controlplane.kube.resources import LEASES, NAMESPACES, PODS, RUNS
-from tests.cluster.kit import ECHO, GATEWAY_HOST, SYSTEM, Cluster, Load, fresh, function, settled
+from controlplane.kube.resources import NAMESPACES, PODS, RUNS
+from tests.cluster.kit import ECHO, GATEWAY_HOST, Cluster, fresh, function, settled
 
 GONE_S = 200.0
 PROBE = """
@@ -142,44 +141,6 @@ async def test_writes_to_a_run_stay_within_their_budget_by_the_audit_log(cluster
         )
         await asyncio.sleep(0.3)
         assert len(writes()) <= 6, writes()
-
-
-async def test_after_a_deleted_leader_the_next_run_is_scheduled_within_3_s(cluster: Cluster) -> None:
-    name = fresh("after-the-leader")
-    async with cluster.client() as client:
-        lease = await client.get(LEASES, SYSTEM, "kruntimes-controlplane")
-        leader = lease.spec.holder_identity
-        await client.delete(PODS, SYSTEM, leader)
-        began = time.monotonic()
-        await client.create(RUNS, "default", function(name, ECHO))
-        await settled(lambda: client.get(RUNS, "default", name), lambda run: run.status.attempt == 1)
-        assert time.monotonic() - began < 3
-        await settled(
-            lambda: client.get(LEASES, SYSTEM, "kruntimes-controlplane"),
-            lambda lease: lease.spec.holder_identity not in ("", leader),
-        )
-        await client.delete(RUNS, "default", name)
-    cluster.settle()
-
-
-async def test_rollouts_of_gateway_and_runtime_under_load_fail_no_call(cluster: Cluster) -> None:
-    name = fresh("rolled")
-    cluster.kubectl("create", "serviceaccount", "load", check=False)
-    cluster.kubectl(
-        "create", "clusterrolebinding", "load", "--clusterrole=view", "--serviceaccount=default:load", check=False
-    )
-    token = cluster.token("load", audience="kruntimes")
-    mode = {"function": {"handler": "main.invoke", "concurrency": 64}}
-    async with cluster.client() as client:
-        await client.create(RUNS, "default", function(name, ECHO, mode=mode))
-        run = await ready(client, name)
-        async with cluster.https(run, token) as session, Load(session, run.status.endpoint.url, per_second=50) as load:
-            await settled(lambda: asyncio.sleep(0.05, load.outcomes.total()), lambda count: count > 20)
-            for namespace, deployment in ((SYSTEM, "deploy/runtime-gateway"), ("default", "deploy/runtime-python")):
-                for verb in ("restart", "status"):
-                    await asyncio.to_thread(cluster.kubectl, "rollout", verb, "-n", namespace, deployment)
-        assert set(load.outcomes) == {"ok"}, load.outcomes
-        await client.delete(RUNS, "default", name)
 
 
 @pytest.mark.timeout(300)

@@ -251,7 +251,8 @@ async def test_a_lifetime_ends_a_function_in_timeout(stack: Stack) -> None:
 
 def test_a_finished_run_goes_after_its_ttl(stack: Stack) -> None:
     name = next(NAME)
-    make(stack, task(name, "print(1)", ttlSecondsAfterFinished=1))
+    manifest = json.dumps(task(name, "print(1)", ttlSecondsAfterFinished=1))
+    assert stack.krt("run", "-f", "-", "--wait", "--timeout", "30s", stdin=manifest).code == 0
     until("its TTL is over", lambda: stack.krt("get", name).code == 3)
 
 
