@@ -36,8 +36,14 @@ class Process:
     def signal(self, number: int) -> None:
         """Send a signal, unless it is gone."""
         if self.alive:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                if number == signal.SIGCONT:
+                    os.kill(_parent(self.pid), number)  # its nsenter stops with it, and would never wait for it again
                 os.kill(self.pid, number)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def start_time(pid: int) -> int | None:

@@ -1,6 +1,7 @@
 """How long a Run takes on the cluster, and what a restart of the control plane costs many Runs.
 
-The bounds are those of an otherwise idle machine of two processors; every test prints what it measured.
+The bounds are those of an otherwise idle machine of two processors, and every test prints what it measured: those that
+judge a time are run by name, `scripts/test-cluster -m bench -s`.
 """
 
 import asyncio
@@ -99,16 +100,19 @@ async def one_after_another(stack: OnCluster, manifests: list[dict[str, Any]], p
     return middle(on_the_way[phase])
 
 
+@pytest.mark.bench
 async def test_create_to_ready_takes_less_than_60_ms_in_the_middle(stack: OnCluster) -> None:
     made = [function(f"ready-{number}", COUNTER) for number in range(ROUNDS)]
     assert await one_after_another(stack, made, "Ready") < READY_S
 
 
+@pytest.mark.bench
 async def test_an_echo_in_bash_succeeds_within_100_ms_in_the_middle(stack: OnCluster) -> None:
     made = [task(f"echo-{number}", "echo hello", "bash") for number in range(ROUNDS)]
     assert await one_after_another(stack, made, "Succeeded") < SUCCEEDED_S
 
 
+@pytest.mark.bench
 async def test_forty_tasks_a_second_are_done_ten_at_a_time(stack: OnCluster) -> None:
     async with stack.client() as client, watching(client) as watcher:
         turns = asyncio.Semaphore(AT_ONCE)
