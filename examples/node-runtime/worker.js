@@ -1,41 +1,54 @@
-// One worker: loads the handler, then answers one call after the other over the IPC channel, which no child of it has.
-'use strict';
+// One worker: loads the handler, then answers one call after the other over a channel that no child of it has.
+import { pathToFileURL } from 'node:url';
 
-const [, , file, name, maximum] = process.argv;
-const EXPECTED = 'expected an object {"outputs": {...}, "artifactRefs": [...]} with no other keys';
+const [, , file, name] = process.argv;
+const [ANSWER_MAX, MESSAGE_MAX, FRAMES_MAX] = [1048576, 4096, 8];
 
-function failure(reason, error) {
-  const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error) || reason;
-  return { error: { reason, message, details: { frames: String((error && error.stack) || message).slice(0, 8192) } } };
+const isMap = (value) => Object(value) === value && !Array.isArray(value);
+
+function need(good, message) {
+  if (!good) throw new Error(message);
 }
 
-function load() {
-  try {
-    const handler = require(file)[name];
-    if (typeof handler === 'function') process.on('message', async (body) => process.send(await invoke(handler, body)));
-    return typeof handler === 'function' ? {} : failure('HandlerNotFound', `${file} exports no function ${name}`);
-  } catch (error) {
-    return failure('ImportFailed', error);
+// Each step is given what the one before has returned; one that throws is the reason why there is no value.
+async function run(steps, value) {
+  for (const [reason, step] of Object.entries(steps)) {
+    try {
+      value = await step(value);
+    } catch (error) {
+      const [type, stack] = [String(error?.name), String(error?.stack).split('\n')];
+      const details = { type, frames: stack.slice(0, FRAMES_MAX + 1).join('\n') };
+      return { error: { reason, message: `${reason}: ${error}`.slice(0, MESSAGE_MAX), details } };
+    }
   }
+  return { value };
 }
 
-async function invoke(handler, body) {
-  let result;
-  try {
-    result = await handler(JSON.parse(body));
-  } catch (error) {
-    return failure('HandlerFailed', error);
-  }
-  try {
-    const wrong = Object.keys(result).filter((key) => key !== 'outputs' && key !== 'artifactRefs');
-    if (Array.isArray(result) || wrong.length) throw new Error(`got ${wrong}`);
-    const text = JSON.stringify({ outputs: {}, ...result });
-    const size = Buffer.byteLength(text);
-    return size > maximum ? failure('ResponseTooLarge', `${size} bytes; at most ${maximum} are answered`) : { text };
-  } catch (error) {
-    return failure('HandlerResultInvalid', `${EXPECTED}: ${error}`);
-  }
-}
+process.on('disconnect', () => process.exit()); // The server is gone.
 
-process.on('disconnect', () => process.exit(0)); // The server is gone.
-process.send(load());
+const loaded = await run({
+  ImportFailed: () => import(pathToFileURL(file)),
+  HandlerNotFound(module) {
+    const handler = module[name] ?? module.default?.[name];
+    need(typeof handler === 'function', `${file} exports no function ${name}`);
+    return handler;
+  },
+});
+
+const call = { // C15, C16, C18
+  InvalidRequest: (body) => JSON.parse(body),
+  HandlerFailed: loaded.value,
+  HandlerResultInvalid(result) {
+    const { outputs = {}, artifactRefs = [], ...others } = Object(result);
+    const fits = isMap(result) && isMap(outputs) && Array.isArray(artifactRefs) && !Object.keys(others).length;
+    need(fits, 'expected {"outputs": {...}, "artifactRefs": [...]} and no other key');
+    return JSON.stringify({ ...result, outputs });
+  },
+  ResponseTooLarge(answer) {
+    need(Buffer.byteLength(answer) <= ANSWER_MAX, `at most ${ANSWER_MAX} bytes are answered`);
+    return answer;
+  },
+};
+
+process.on('message', async (body) => process.send(await run(call, body)));
+process.send({ error: loaded.error });

@@ -113,7 +113,7 @@ WRITE_HIGH_WATER_BYTES: Final = 256 * KIB
 CONNECT_TIMEOUT_MS: Final = 2_000
 
 # The registry of epochs.
-TOMBSTONES_MAX_COUNT: Final = 100_000
+TOMBSTONES_MAX_COUNT: Final = 10_000
 """Run UIDs whose highest closed attempt is remembered; the oldest go first. UIDs are never used twice."""
 HELD_MAX_COUNT: Final = 1024
 """Epochs held open in one Runtime Server: each is at least one process."""

@@ -141,7 +141,7 @@ def apiserver() -> Component:
         "audit-log-batch-max-wait": "100ms",
     }
     # Memory for time: its heap is small, and collecting it took a fifth of the processors that all share here.
-    return replace(_kubernetes("kube-apiserver", pairs), env={"GOGC": "400", "GOMEMLIMIT": "1GiB"})
+    return replace(_kubernetes("kube-apiserver", pairs), env={"GOGC": "400", "GOMEMLIMIT": "2GiB"})
 
 
 def controller_manager() -> Component:
