@@ -126,9 +126,11 @@ def run(args: Sequence[str]) -> int:
 
 
 def _spelled(args: Sequence[str]) -> list[str]:
-    """`krt` alone shows its help, and `krt help NAME` is `krt NAME --help`."""
+    """`krt` alone shows its help, `krt help NAME` is `krt NAME --help`, `krt --version` is `krt version --client`."""
     if not args:
         return ["--help"]
+    if args[0] == "--version":
+        return ["version", "--client", *args[1:]]
     return [*args[1:], "--help"] if args[0] == "help" else list(args)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from controlplane.cli.failure import CANNOT_CONNECT, USAGE, Failure
 from controlplane.cli.output import emit, say
 
 if TYPE_CHECKING:
@@ -44,11 +45,15 @@ def conformance(
     unknown = [name for name in part or () if name not in PARTS]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(PARTS)}", param_hint="--part")
-    if socket is None and not command:
-        raise typer.BadParameter("one of --socket and --command is needed", param_hint="--socket")
     built_in = {".py": dialects.PYTHON, ".sh": dialects.BASH}
     if programs is None and suffix not in built_in:
         raise typer.BadParameter(f"a folder with programs in {suffix} is needed", param_hint="--programs")
+    if programs is not None and not any((programs / kind).is_dir() for kind in ("functions", "tasks")):
+        raise typer.BadParameter(f"{programs} has no folder functions or tasks", param_hint="--programs")
+    if socket is None and not command:
+        raise typer.BadParameter("one of --socket and --command is needed", param_hint="--socket")
+    if work_dir is not None and not work_dir.is_dir():
+        raise typer.BadParameter(f"{work_dir} is no folder", param_hint="--work-dir")
     with tempfile.TemporaryDirectory(prefix="kr-", ignore_cleanup_errors=True) as folder:
         place = Path(folder)
         dialect = built_in[suffix] if programs is None else dialects.Dialect("", suffix, programs)
@@ -58,14 +63,25 @@ def conformance(
             work_dir.absolute() if work_dir is not None else socket.absolute().parent if socket is not None else place,
             runner.split_command(command),
         )
-        if socket is None:
-            subject.start()
         try:
+            if socket is None:
+                _start(subject)
+            subject.await_listening()
             failed = _report(subject, chosen, only)
+        except runner.NotListening as error:
+            raise Failure("ServerNotListening", str(error), CANNOT_CONNECT) from error
         finally:
             subject.end()
     if failed:
         raise typer.Exit(1)
+
+
+def _start(subject: "Running") -> None:
+    try:
+        subject.start()
+    except OSError as error:
+        message = f"--command: cannot start {subject.command[0]}: {error.strerror}"
+        raise Failure("InvalidOption", message, USAGE) from error
 
 
 def _report(subject: "Running", parts: "tuple[Parts, ...]", only: str) -> int:

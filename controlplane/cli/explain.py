@@ -88,12 +88,12 @@ def _facts(run: RunObject, events: list[KubeEvent]) -> dict[str, Any]:
 
 def _tell(run: RunObject, events: list[KubeEvent]) -> None:
     status = run.status
-    why = f" ({status.reason}: {status.message})" if status.reason else ""
-    emit(f"Run {run.metadata.name} is {colour(status.phase)}{printable(why)}")
+    why = f" ({status.reason}: {status.message.rstrip()})" if status.reason else ""
+    emit(f"Run {run.metadata.name} is {colour(status.phase)}{_lines(why)}")
     if (meaning := _meaning(run)) and meaning not in why:
         emit(f"  {meaning}")
     for condition in status.conditions:
-        emit(printable(f"  {condition.type}={condition.status}  {condition.reason} {condition.message}".rstrip()))
+        emit(_lines(f"  {condition.type}={condition.status}  {condition.reason} {condition.message}".rstrip()))
     if waits := _waits_for(run):
         emit(f"  It waits for {waits}.")
     if rows := _next(run):
@@ -103,8 +103,13 @@ def _tell(run: RunObject, events: list[KubeEvent]) -> None:
         emit("\nLast events:")
         print_table(
             ("LAST SEEN", "TYPE", "REASON", "MESSAGE"),
-            [(_seen(one), one.type, one.reason, one.message) for one in events[-EVENTS_SHOWN:]],
+            [(_seen(one), one.type, one.reason, " ".join(one.message.split())) for one in events[-EVENTS_SHOWN:]],
         )
+
+
+def _lines(text: str) -> str:
+    """Text of several lines, such as a traceback: those after the first stand below it."""
+    return "\n    ".join(printable(line) for line in text.split("\n"))
 
 
 def _meaning(run: RunObject) -> str:

@@ -1,4 +1,5 @@
-"""How a command fails: one line `REASON: message` on stderr (or the Status object with `-o json`) and an exit code.
+"""How a command fails: one line `REASON: message; next step` on stderr (or the Status object with `-o json`, without
+the next step) and an exit code.
 
 Every module of the CLI raises `Failure` or lets a `KubeError` pass; `main` turns them into the line and the code.
 """
@@ -45,16 +46,21 @@ _WRITING: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBA
 class Failure(Exception):
     """A command that cannot do what was asked, for a reason that the user can act on."""
 
-    def __init__(self, reason: str, message: str, code: int = OTHER, *, status: bytes | None = None) -> None:
+    def __init__(
+        self, reason: str, message: str, code: int = OTHER, *, status: bytes | None = None, hint: str = ""
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.code = code
         self.status = status
+        self.hint = hint
+        """What the user may do next, for whoever reads the line."""
 
     def line(self) -> str:
         """The one line for stderr."""
-        return printable(f"{self.reason}: {' '.join(self.message.split())}")[:LINE_MAX_CHARS]
+        text = printable(f"{self.reason}: {' '.join(self.message.split())}")[:LINE_MAX_CHARS]
+        return f"{text}; {printable(self.hint)}" if self.hint else text
 
     def as_status(self) -> bytes:
         """The Status object for `-o json`, on one line."""

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote
 import typer
 
 from controlplane.cli.failure import FUNCTION_FAILED, NOT_READY, OTHER, USAGE, Failure, code_of, failure_of, printable
+from controlplane.cli.hints import last_frame, next_step
 from controlplane.cli.https import Answer, request
 from controlplane.cli.options import ContextOption, KubeconfigOption, NamespaceOption, RunName, run_name, seconds_of
 from controlplane.cli.output import say
@@ -212,7 +213,8 @@ def _not_callable(name: str, spec: dict[str, Any], status: dict[str, Any]) -> Fa
     if "task" in spec.get("mode", {}):
         return Failure(Reason.NOT_A_FUNCTION, f"Run {name} is a task; only functions are invoked", NOT_READY)
     if phase in ("Succeeded", "Failed", "Timeout", "Cancelled", "Releasing"):
-        return Failure(Reason.RUN_FINISHED, f"Run {name} is {phase}{why}", NOT_READY)
+        hint = next_step(Reason.RUN_FINISHED)
+        return Failure(Reason.RUN_FINISHED, f"Run {name} is {phase}{why}", NOT_READY, hint=hint)
     if phase == "Ready":
         return Failure("GatewayNotInstalled", f"Run {name} is Ready, but no gateway is installed", NOT_READY)
     return Failure(Reason.RUN_NOT_READY, f"Run {name} is {phase}{why}; krt wait {name} waits for it", NOT_READY)
@@ -229,19 +231,13 @@ def refused(answer: Answer, *, verbose: bool) -> Failure:
         return Failure(f"HTTP{answer.status}", text or "the answer has no body", code)
     if reason in set(Reason):
         code = Reason(reason).info.exit_code
-    if verbose:
-        for line in _details(message, status):
-            say(f"| {printable(line)}")
-    return Failure(reason, message, code, status=answer.body.replace(b"\n", b" "))
-
-
-def _details(message: str, status: dict[str, Any]) -> list[str]:
-    """What one line cannot hold: a message of several lines, and the last frames of the handler that failed."""
-    lines = message.splitlines() if "\n" in message else []
     causes = (status.get("details") or {}).get("causes") or ()
-    return lines + [
-        line for cause in causes if cause.get("reason") == "frames" for line in cause["message"].splitlines()
-    ]
+    frames = "\n".join(str(cause.get("message")) for cause in causes if cause.get("reason") == "frames")
+    if verbose:  # What one line cannot hold.
+        for line in (message.splitlines() if "\n" in message else []) + frames.splitlines():
+            say(f"| {printable(line)}")
+    hint = next_step(reason) or ("" if verbose else last_frame(frames))
+    return Failure(reason, message, code, status=answer.body.replace(b"\n", b" "), hint=hint)
 
 
 def _explain(answer: Answer) -> None:

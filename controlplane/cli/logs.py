@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from controlplane.cli.failure import OTHER, USAGE, Failure
+from controlplane.cli.failure import OTHER, USAGE, Failure, printable
 from controlplane.cli.options import ContextOption, KubeconfigOption, NamespaceOption, RunName, run_name
 from controlplane.cli.output import say
 from controlplane.cli.plain import LOGS_API, runs_path
@@ -73,6 +73,8 @@ def logs(
         printer.print(session.api.ask("GET", path, query=query, accept="*/*"), shown=tail != 0)
     if follow:
         session.call(lambda client: _follow(client, path, query, printer))
+    if invocation and tail != 0 and not printer.lines:
+        say(f"the log of Run {name} has no line of invocation {printable(invocation)}")
 
 
 async def _follow(client: "KubeClient", path: str, query: dict[str, str], printer: "_Printer") -> None:
@@ -100,6 +102,7 @@ class _Printer:
 
     def __init__(self, timestamps: bool) -> None:
         self.cursor = ""
+        self.lines = 0
         self._timestamps = timestamps
 
     def print(self, raw: bytes, *, shown: bool = True) -> None:
@@ -118,4 +121,5 @@ class _Printer:
             if line.stream and shown:
                 head = f"{line.time} {line.stream} {line.invocation or '-'} " if self._timestamps else ""
                 lines.append(f"{head}{line.line}\n")
+        self.lines += len(lines)
         sys.stdout.write("".join(lines))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from controlplane.cli.failure import USAGE, Failure
+from controlplane.cli.hints import next_step
 from controlplane.kube.types_kruntimes import API_VERSION
 
 MANIFEST_MAX_BYTES: Final = 3 * 1024 * 1024  # what an API server takes in one request
@@ -40,7 +41,9 @@ def read_bounded(where: str, max_bytes: int, reason: str) -> bytes:
         what = error.strerror if isinstance(error, OSError) else str(error)
         raise Failure(f"{reason}Unreadable", f"cannot read {_shown(where)}: {what}", USAGE) from error
     if len(raw) > max_bytes:
-        raise Failure(f"{reason}TooLarge", f"{_shown(where)} is larger than {max_bytes} bytes", USAGE)
+        too_large = f"{reason}TooLarge"
+        message = f"{_shown(where)} is larger than {max_bytes} bytes"
+        raise Failure(too_large, message, USAGE, hint=next_step(too_large))
     return raw
 
 

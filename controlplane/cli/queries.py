@@ -1,5 +1,6 @@
 """`krt get` and `krt list`: Runs as tables, JSON, YAML or names, once or as they change."""
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from controlplane.cli.session import Session
 from controlplane.cli.tables import ServerTable
 from controlplane.kube.errors import Gone, KubeError, Unavailable, error_of
 from controlplane.kube.meta import Status
+from statemachine.run import Phase
 
 if TYPE_CHECKING:
     from controlplane.kube.client import KubeClient
@@ -109,6 +111,8 @@ class View:
         self._output = output
         self.tabular = output in (Format.TABLE, Format.WIDE)
         self.accept = TABLE_ACCEPT if self.tabular else "application/json"
+        self.with_objects = {"includeObject": "Object"} if self.tabular else {}
+        """Asks for Tables of one row with the object in it, which says why a Run waits."""
         self._table = ServerTable(wide=output is Format.WIDE, namespaces=namespaces, heading=heading, watched=watched)
 
     def items(self, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,7 +151,8 @@ def _named(
     problem: Failure | None = None
     for name in names:
         try:
-            found.append(session.api.get(runs_path(session.namespace, name), accept=view.accept))
+            path = runs_path(session.namespace, name)
+            found.append(session.api.get(path, query=view.with_objects, accept=view.accept))
         except KubeError as error:
             failure = failure_of(error)
             if error.status.code != 404 or (len(names) == 1 and not ignore_not_found):
@@ -182,9 +187,28 @@ def _list(
         for item in items:
             view.changed(item)
     else:
+        _say_why_pending(session, path, query, pages)
         view.show(items, single=False)
     if watch:
         _watch(session, path, query, view, str((pages[-1].get("metadata") or {}).get("resourceVersion", "")))
+
+
+def _say_why_pending(session: Session, path: str, query: dict[str, str], pages: list[dict[str, Any]]) -> None:
+    """Tables of a list come without objects, which may be large: those of Runs that wait are asked for, if there are
+    any. Without an answer the list is shown as it came."""
+    names = [str(one["name"]) for page in pages for one in page.get("columnDefinitions") or ()]
+    if "Phase" not in names:
+        return
+    phase = names.index("Phase")
+    rows = [row for page in pages for row in page.get("rows") or () if row["cells"][phase] == Phase.PENDING]
+    if not rows:
+        return
+    selector = ",".join(part for part in (query.get("fieldSelector"), f"status.phase={Phase.PENDING}") if part)
+    with contextlib.suppress(Failure, KubeError):
+        found = pages_of(session.api, path, query | {"fieldSelector": selector}, "application/json")
+        objects = {one["metadata"]["uid"]: one for page in found for one in page.get("items") or ()}
+        for row in rows:
+            row["object"] = objects.get(row["object"]["metadata"]["uid"], row["object"])
 
 
 def _watch(session: Session, path: str, query: dict[str, str], view: View, version: str) -> None:
@@ -205,7 +229,8 @@ async def _follow(
                 for item in view.items(pages):
                     view.changed(item)
             patience.answered()
-            watch = query | {
+            watch = query | view.with_objects
+            watch |= {
                 "watch": "1",
                 "allowWatchBookmarks": "true",
                 "resourceVersion": version,

@@ -55,6 +55,8 @@ class ServerTable:
         self._heading = heading
         self._least = WATCHED_WIDTHS if watched else {}
         self._shown: list[int] = []
+        self._number: dict[str, int] = {}
+        """Of each column, by its name."""
         self._table: Table | None = None
 
     def print(self, tables: Sequence[Mapping[str, Any]]) -> None:
@@ -66,6 +68,7 @@ class ServerTable:
             self._table.print([self._cells(row) for table in tables for row in table.get("rows") or ()])
 
     def _begin(self, definitions: Sequence[Mapping[str, Any]]) -> None:
+        self._number = {str(one["name"]): number for number, one in enumerate(definitions)}
         self._shown = [number for number, one in enumerate(definitions) if self._wide or not one.get("priority")]
         names = [str(definitions[number]["name"]).upper() for number in self._shown]
         self._table = Table(["NAMESPACE", *names] if self._namespaces else names, self._least)
@@ -73,10 +76,23 @@ class ServerTable:
             self._table.without_heading()
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
-        cells = ["" if row["cells"][number] is None else str(row["cells"][number]) for number in self._shown]
+        all_cells = ["" if cell is None else str(cell) for cell in row["cells"]]
+        self._say_why(all_cells, row)
+        cells = [all_cells[number] for number in self._shown]
         cells = [cell or "<none>" for cell in cells] if self._wide else cells
         metadata = (row.get("object") or {}).get("metadata") or {}
         return [metadata.get("namespace", ""), *cells] if self._namespaces else cells
+
+    def _say_why(self, cells: list[str], row: Mapping[str, Any]) -> None:
+        """A Run that waits for a Pod has no reason of its own: where its object is in the row, that of its Scheduled
+        condition stands there."""
+        number = self._number.get("Reason")
+        if number is None or cells[number]:
+            return
+        status = (row.get("object") or {}).get("status") or {}
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "Scheduled" and condition["status"] == "False":
+                cells[number] = str(condition["reason"])
 
 
 def width(text: str) -> int:

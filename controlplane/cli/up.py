@@ -6,6 +6,7 @@ the system is imported before an option was checked, and this process stays smal
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import time
@@ -28,6 +29,8 @@ PROGRESS_AFTER_SECONDS: Final = 1.0
 DOWN_POLL_SECONDS: Final = 0.05
 DOWN_NOW_SECONDS: Final = 15.0
 """How long `krt down --now` waits for everything to be gone."""
+
+OTHER_DIRECTORY: Final = "--data-dir names another directory"
 
 BUILT_IN: Final = ("python", "bash")
 
@@ -56,8 +59,9 @@ def up(
 ) -> None:
     """Run the whole system on this machine: Kubernetes API, control plane, gateway, Runtimes.
 
-    Prints the path of a kubeconfig, the URL of the gateway, and a line that starts with `ready`. Ctrl-C stops
-    everything, after calls in flight; twice ends it at once. What is in the directory is taken up at the next start.
+    Prints the path of a kubeconfig, the URL of the gateway, a line for a shell that sets KUBECONFIG, and a line that
+    starts with `ready`. Ctrl-C stops everything, after calls in flight; twice ends it at once. What is in the directory
+    is taken up at the next start.
 
     \b
     Example:
@@ -93,10 +97,10 @@ def down(
     Example:
       krt down --now
     """
-    path = _directory(data_dir)
+    path = _found(data_dir)
     pid = datadir.holder(path)
     if pid is None:
-        say(f"nothing runs on {path}")
+        say(f"nothing runs on {path}; {OTHER_DIRECTORY}")
         return
     began = told = time.monotonic()
     for _ in range(2 if now else 1):
@@ -122,10 +126,11 @@ def status(data_dir: DataDirOption = None, output: OutputOption = Format.TABLE) 
     """
     from controlplane.cli.machine import describe
 
-    path = _directory(data_dir)
+    path = _found(data_dir)
     state = datadir.read_state(path)
     if state is None or not datadir.is_locked(path):
-        raise Failure("NotRunning", f"nothing runs on {path}; start it with krt up", CANNOT_CONNECT)
+        message = f"nothing runs on {path}; start it with krt up"
+        raise Failure("NotRunning", message, CANNOT_CONNECT, hint=OTHER_DIRECTORY)
     found = describe(path, state)
     if output in (Format.JSON, Format.YAML):
         print_object(found, output)
@@ -173,6 +178,7 @@ class Announcer:
         self._ready = True
         emit(str(self._directory.kubeconfig))
         emit(f"https://127.0.0.1:{self._directory.config.gateway_port}")
+        emit(f"export KUBECONFIG={shlex.quote(str(self._directory.kubeconfig))}")
         emit(f"ready in {time.monotonic() - self._began:.1f} s: krt run --help says how to go on")
 
 
@@ -180,6 +186,16 @@ def _directory(data_dir: Path | None) -> Path:
     from controlplane.cli.session import data_directory
 
     return (data_dir or data_directory()).expanduser().absolute()
+
+
+def _found(data_dir: Path | None) -> Path:
+    """The directory of a system that was started before: without a word about it, the one whose kubeconfig every other
+    command follows."""
+    if data_dir is None and not os.environ.get("KRUNTIMES_DATA_DIR"):
+        first = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+        if first and (path := datadir.of_kubeconfig(Path(first))) is not None:
+            return path
+    return _directory(data_dir)
 
 
 def _run(directory: DataDir, runtimes: tuple[str, ...], observe: Callable[[control.Notice], None]) -> int:

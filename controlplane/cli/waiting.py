@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from controlplane.cli.failure import FUNCTION_FAILED, OTHER, TIMED_OUT, USAGE, Failure
+from controlplane.cli.hints import next_step
 from controlplane.cli.options import (
     ContextOption,
     Format,
@@ -138,7 +139,9 @@ def ended(run: RunObject, clause: str = "") -> Failure:
     name, status = run.metadata.name, run.status
     message = " ".join(part for part in (f"Run {name} is {status.phase}", clause) if part)
     code = ENDED.get(Phase(status.phase), OTHER)
-    return Failure(status.reason or status.phase, f"{message}: {status.message}" if status.message else message, code)
+    message = f"{message}: {status.message}" if status.message else message
+    reason = status.reason or status.phase
+    return Failure(reason, message, code, hint=next_step(reason, name))
 
 
 def _goal(text: str) -> Goal:

@@ -158,6 +158,12 @@ def default_path() -> Path:
     return Path.home() / ".kruntimes"
 
 
+def of_kubeconfig(path: Path) -> Path | None:
+    """The data directory that this kubeconfig is of; None for any other file."""
+    folder = path.expanduser().absolute().parent
+    return folder if path.name == "kubeconfig" and (folder / "config.json").is_file() else None
+
+
 def open_directory(path: Path, *, api_port: int | None, gateway_port: int | None, reset: bool) -> DataDir:
     """Make or take up the directory `path` and lock it. Ports: None takes the remembered one, else the default; 0 the
     remembered one, else a free one. Raises StartRefused; the directory is then as it was."""

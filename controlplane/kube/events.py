@@ -20,7 +20,7 @@ from controlplane.kube.types import EventSource, KubeEvent, ObjectMeta, ObjectRe
 from statemachine.text import cut_bytes
 
 QUEUE_MAX: Final = 1000  # a burst of hundreds of Runs; beyond it the newest are dropped
-REMEMBERED_MAX: Final = 4096  # Events whose repetition is counted instead of written anew
+REMEMBERED_MAX: Final = 1024  # Events whose repetition is counted instead of written anew; 0.6 KiB each
 REPEAT_WINDOW_US: Final = 10 * 60 * 1_000_000
 NAME_MAX_BYTES: Final = 253
 MESSAGE_MAX_BYTES: Final = 1024  # Kubernetes' own bound of an Event's note

@@ -34,7 +34,7 @@ class GitSourceObject(ApiStruct, frozen=True, kw_only=True):
     url: Annotated[
         str,
         text(
-            "Where to clone from: https, ssh or file.",
+            "Where to fetch from: https, ssh or file.",
             Rule(r"self.matches('^(https|ssh|file)://[^\\x00-\\x20]+$')", "must be an https://, ssh:// or file:// URL"),
             max_bytes=GIT_URL_MAX_BYTES,
         ),
@@ -72,7 +72,9 @@ class SourceObject(ApiStruct, frozen=True, kw_only=True):
             "must be a relative path without empty, . or .. segments",
         ),
     ] = None
-    git: Annotated[GitSourceObject | None, field("A git repository, cloned anew for every attempt.")] = None
+    git: Annotated[
+        GitSourceObject | None, field("A git repository; one commit of it is checked out for every attempt.")
+    ] = None
 
 
 # An API server refuses a rule that may cost too much, and the bytes of 256 arguments of any length do. So the first 168

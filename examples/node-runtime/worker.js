@@ -36,7 +36,11 @@ const loaded = await run({
 });
 
 const call = { // C15, C16, C18
-  InvalidRequest: (body) => JSON.parse(body),
+  InvalidRequest: (body) => JSON.parse(body, (key, value) => {
+    need(value !== Infinity && value !== -Infinity, 'a number is out of range');
+    need(key.isWellFormed() && (value?.isWellFormed?.() ?? true), 'half of a surrogate pair');
+    return value;
+  }),
   HandlerFailed: loaded.value,
   HandlerResultInvalid(result) {
     const { outputs = {}, artifactRefs = [], ...others } = Object(result);

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.cli.hints import next_step
 from controlplane.cli.invoke import REQUEST_MAX_BYTES
 from statemachine.reasons import Reason
 from tests.apiserver.harness import run as a_run
@@ -32,7 +33,8 @@ def test_each_answer_of_the_gateway_has_its_exit_code_and_one_line(
     body = status_body(reason.info.http_status, reason, "what\nhappened")
     gateway.answer = (reason.info.http_status, body, {"Retry-After": "1"})
     done = krt("invoke", function)
-    assert done.failed(reason.info.exit_code, reason) == "what happened"
+    hint = next_step(reason)
+    assert done.failed(reason.info.exit_code, reason) == ("what happened" + (f"; {hint}" if hint else ""))
     assert (done.out, len(done.err.splitlines())) == ("", 1)
 
 
@@ -79,6 +81,38 @@ def test_verbose_shows_the_frames_of_a_handler_that_failed(krt: Krt, function: s
     done = krt("invoke", function, "-v")
     done.failed(7, "HandlerFailed")
     assert '|   File "main.py", line 3' in done.err.splitlines()
+
+
+FRAMES = """  File "/d/pods/p/runs/u/1/src/pkg/main.py", line 3, in invoke
+    inner()
+  File "/d/pods/p/runs/u/1/src/pkg/other.py", line 12, in inner
+    raise ValueError('boom')
+"""
+
+
+def test_a_handler_that_failed_is_told_with_its_last_frame(krt: Krt, function: str, gateway: Gateway) -> None:
+    causes = [{"reason": "type", "message": "ValueError"}, {"reason": "frames", "message": FRAMES}]
+    gateway.answer = (500, status_body(500, "HandlerFailed", "ValueError: boom", causes=causes), {})
+    done = krt("invoke", function)
+    assert (done.code, done.err) == (7, "HandlerFailed: ValueError: boom; pkg/other.py:12 (-v shows all frames)\n")
+    assert krt("invoke", function, "-v").failed(7, "HandlerFailed") == "ValueError: boom"
+    assert krt("invoke", function, "-o", "json").status["message"] == "ValueError: boom"
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "hint"),
+    [
+        ("TooManyInvocations", 6, "wait for a call to end, or make the Run with more spec.mode.function.concurrency"),
+        ("RunFinished", 5, "krt run --replace makes it anew"),
+    ],
+)
+def test_a_refusal_that_has_a_next_step_names_it_on_its_line_only(
+    reason: str, code: int, hint: str, krt: Krt, function: str, gateway: Gateway
+) -> None:
+    gateway.answer = (Reason(reason).info.http_status, status_body(409, reason, "no"), {})
+    assert krt("invoke", function).err == f"{reason}: no; {hint}\n"
+    done = krt("invoke", function, "-o", "json")
+    assert (done.code, done.status["message"]) == (code, "no")
 
 
 def test_what_user_code_says_cannot_steer_the_terminal(krt: Krt, function: str, gateway: Gateway) -> None:

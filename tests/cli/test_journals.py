@@ -214,6 +214,13 @@ def test_explain_says_what_a_waiting_run_waits_for(krt: Krt, kubernetes: Kuberne
     assert "CancelRequested" in text
 
 
+def test_explain_shows_a_traceback_in_lines(krt: Krt, kubernetes: Kubernetes) -> None:
+    text = explained(
+        krt, kubernetes, {"phase": "Failed", "reason": "ImportFailed", "message": "boom\n  File x\x1b\nend\n"}
+    )
+    assert text.startswith("Run it is Failed (ImportFailed: boom\n      File x\\x1b\n    end)\n")
+
+
 def test_explain_of_an_ended_run_says_why_and_shows_its_events(krt: Krt, kubernetes: Kubernetes) -> None:
     made = kubernetes.put(a_run("it"), {"phase": "Failed", "reason": "ImportFailed", "message": "\x1b[31mboom"})
     reference = {"kind": "Run", "name": "it", "namespace": "default", "uid": made["metadata"]["uid"]}

@@ -41,7 +41,9 @@ def test_lines_are_printed_as_they_were(krt: Krt, log: Log) -> None:
     assert krt("logs", "it", "--tail", "0").out == ""
     assert krt("logs", "it", "--tail", "-1").out == krt("logs", "run/it").out
     assert krt("logs", "it", "--invocation", "call-1").out == "line 1 ü\n"
-    assert krt("logs", "it", "--invocation", "other").out == ""
+    nothing = krt("logs", "it", "--invocation", "other")
+    said = "the log of Run it has no line of invocation other\n"
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", said)
     timed = "2026-01-01T00:00:00.000001Z stdout call-0 line 0 ü"
     assert krt("logs", "it", "--timestamps").out.splitlines()[0] == timed
 

@@ -144,3 +144,14 @@ def test_objects_and_names_can_be_watched_too(kubernetes: Kubernetes, tmp_path: 
                 break
             except ValueError:
                 text += lines.readline()
+
+
+def test_a_run_that_waits_shows_why_it_has_no_pod(krt: Krt, kubernetes: Kubernetes) -> None:
+    kubernetes.put(a_run("it"))
+    why = {"type": "Scheduled", "status": "False", "reason": "RuntimeNotFound", "message": "no python"}
+    why["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    kubernetes.set_status("it", {"phase": "Pending", "conditions": [why]})
+    assert krt("list", "--no-headers").out.split()[:3] == ["it", "Pending", "RuntimeNotFound"]
+    assert krt("get", "it", "--no-headers").out.split()[:3] == ["it", "Pending", "RuntimeNotFound"]
+    kubernetes.set_status("it", {"phase": "Pending", "conditions": [why], "reason": "BackingOff"})
+    assert krt("get", "it", "--no-headers").out.split()[:3] == ["it", "Pending", "BackingOff"]

@@ -70,7 +70,9 @@ def test_files_that_cannot_be_source_are_told(krt: Krt, tmp_path: Path) -> None:
     big.write_bytes(b"#" * (SOURCE_MAX_BYTES + 1))
     binary.write_bytes(b"# \xff\n")
     options = ("run", "--runtime", "python", "--file")
-    assert str(SOURCE_MAX_BYTES) in krt(*options, str(big)).failed(2, "SourceTooLarge")
+    message = krt(*options, str(big)).failed(2, "SourceTooLarge")
+    assert str(SOURCE_MAX_BYTES) in message
+    assert message.endswith("; put it into a Git repository and name that in spec.source.git")
     assert "byte 2" in krt(*options, str(binary)).failed(2, "SourceInvalid")
     assert "No such file" in krt(*options, str(tmp_path / "absent")).failed(2, "SourceUnreadable")
     krt("run", "--runtime", "python", "--env", "novalue").failed(2, "InvalidOption")

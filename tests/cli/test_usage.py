@@ -117,3 +117,8 @@ def test_a_defect_of_ours_says_so_in_one_line(krt: Krt, monkeypatch: pytest.Monk
     assert "KRT_DEBUG=1" in krt("version").failed(1, "InternalError")
     monkeypatch.setenv("KRT_DEBUG", "1")
     assert "Traceback" in krt("version").err
+
+
+def test_the_version_is_told_by_an_option_too(krt: Krt) -> None:
+    assert krt("--version").out == krt("version", "--client").out
+    assert krt("--version").out.startswith("client: ")

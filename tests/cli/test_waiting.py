@@ -73,6 +73,8 @@ def test_several_are_waited_for_at_once_and_the_first_failure_counts(krt: Krt, k
         assert done.code == 7
         assert done.out == "run.kruntimes.io/a condition met\n"
         assert sorted(line.partition(":")[0] for line in done.err.splitlines()) == ["TaskFailed", "TimedOut"]
+        (failed,) = (line for line in done.err.splitlines() if line.startswith("TaskFailed"))
+        assert failed.endswith("; krt logs b shows what it printed")
     assert krt("wait", "a", "-o", "json").json["status"]["phase"] == "Ready"
     assert krt("wait", "a", "-o", "name").out == "run.kruntimes.io/a\n"
 

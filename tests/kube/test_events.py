@@ -1,9 +1,10 @@
 """Events are recorded beside the work: counted when they repeat, bounded, never in the way."""
 
 import asyncio
+from collections import Counter
 
 from controlplane.kube.errors import unavailable
-from controlplane.kube.events import QUEUE_MAX, EventRecorder
+from controlplane.kube.events import QUEUE_MAX, REMEMBERED_MAX, EventRecorder
 from controlplane.kube.resources import EVENTS
 from tests.kit.builders import function_run
 from tests.kit.clock import ManualClock
@@ -53,6 +54,17 @@ async def test_after_the_window_or_when_the_api_forgot_it_is_a_new_event() -> No
     assert [found.count for found in (await kube.list(EVENTS, "default")).items] == [1, 1]
 
 
+async def test_of_the_events_of_many_objects_the_oldest_are_forgotten() -> None:
+    kube, runs = FakeKube(), REMEMBERED_MAX + 1
+    recorder = EventRecorder(kube, "c", ManualClock())
+    for number in [*range(runs), runs - 1, 0]:
+        recorder.emit(function_run(f"f{number}"), "Normal", "Bound", "m")
+        await recorder.flush()
+    counts = Counter(event.involved_object.name for event in (await kube.list(EVENTS, "default")).items)
+    assert {name for name, events in counts.items() if events > 1} == {"f0"}, "the last one was still known"
+    assert len(recorder._known) == REMEMBERED_MAX
+
+
 async def test_the_longest_name_and_message_fit() -> None:
     kube = FakeKube()
     recorder = EventRecorder(kube, "c", ManualClock())
@@ -81,7 +93,7 @@ async def test_a_refused_event_is_dropped_and_the_next_is_written() -> None:
     recorder.emit(function_run(), "Normal", "Bound", "second")
     await eventually(lambda: len(kube.requests) == 2)
     recorder.emit(function_run(), "Normal", "Bound", "third")
-    await eventually(lambda: len(kube.requests) == 3)
+    await eventually(lambda: sum(plural == EVENTS.plural for plural, _, _ in kube.store.objects) == 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert [event.message for event in (await kube.list(EVENTS, "default")).items] == ["second", "third"]

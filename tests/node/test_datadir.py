@@ -181,3 +181,19 @@ def test_a_log_that_outgrew_its_limit_is_cut_under_its_writer(tmp_path: Path, mo
     assert logs.last_line(tmp_path / "missing") == ""
     path.write_text('{"message": "cannot start", "error": "Traceback\\nOSError: no disk"}\n\n')
     assert logs.last_line(path) == "cannot start: OSError: no disk"
+
+
+def test_a_kubeconfig_names_its_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from controlplane.cli.up import _found
+
+    directory = datadir.open_directory(tmp_path / "other", api_port=0, gateway_port=0, reset=False)
+    directory.close()
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'other' / 'kubeconfig'}:/elsewhere")
+    monkeypatch.delenv("KRUNTIMES_DATA_DIR", raising=False)
+    assert _found(None) == tmp_path / "other"
+    assert _found(tmp_path / "named") == tmp_path / "named"
+    monkeypatch.setenv("KRUNTIMES_DATA_DIR", str(tmp_path / "set"))
+    assert _found(None) == tmp_path / "set"
+    monkeypatch.delenv("KRUNTIMES_DATA_DIR")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))  # not of a krt up
+    assert _found(None) == Path.home() / ".kruntimes"

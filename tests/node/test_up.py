@@ -74,10 +74,11 @@ class Krt:
         )
         self.started.append(process)
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]
+        lines = [process.stdout.readline() for _ in range(4)]
         assert lines[0].strip() == str(self.path / "kubeconfig")
         assert lines[1].startswith("https://127.0.0.1:")
-        assert lines[2].startswith("ready")
+        assert lines[2].strip() == f"export KUBECONFIG={self.path / 'kubeconfig'}"
+        assert lines[3].startswith("ready")
         return process
 
     def ask(self, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -196,7 +197,8 @@ def test_each_killed_process_is_back_within_ten_seconds(krt: Krt) -> None:
 def test_a_detached_system_is_stopped_by_down(krt: Krt) -> None:
     lines = krt("up", "--detach", "--api-port", "0", "--gateway-port", "0", "--runtime", "bash").stdout.splitlines()
     assert lines[0] == str(krt.path / "kubeconfig")
-    assert lines[2].startswith("ready")
+    assert lines[2] == f"export KUBECONFIG={lines[0]}"
+    assert lines[-1].startswith("ready")
     pids = krt.pids()
     refused = krt("up", code=1).stderr
     assert refused.startswith("AlreadyRunning: ")

@@ -55,5 +55,7 @@ def validate(environ: Mapping[str, str]) -> NodeConfig:
         machine=container_environment(environ)
         | {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api_port)}
         # Tokens, keys, other Pods, and what the user keeps at home: Runtime Servers hide it from user code.
-        | {"KRUNTIMES_HIDDEN": os.pathsep.join((data_dir, run_dir, str(Path.home())))},
+        | {"KRUNTIMES_HIDDEN": os.pathsep.join((data_dir, run_dir, str(Path.home())))}
+        # Below DIR the path of a temporary folder is too long for the sockets that user code makes there.
+        | {"KRUNTIMES_SHORT_DIR": run_dir},
     )
