@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dataplane.gateway.http1 import Head
+from runtimes.contract.calls import UNDECODABLE
 
 AUDIENCE: Final = "kruntimes"
 _BEARER: Final = re.compile(rb"bearer +([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)
@@ -70,9 +71,17 @@ def bearer_token(head: Head) -> BearerToken | None:
 def client_certificate(tls: Any) -> ClientCertificate | None:
     """The verified client certificate of a TLS connection as a user; None without one, or without a common name.
 
-    A certificate of this installation names a machine of ours, and no user of the cluster.
+    A certificate of this installation names a machine of ours, and no user of the cluster. One that cannot be read is
+    nobody's.
     """
-    facts = tls.getpeercert() if tls is not None else None
+    try:
+        return _certificate_user(tls) if tls is not None else None
+    except (KeyError, *UNDECODABLE):
+        return None
+
+
+def _certificate_user(tls: Any) -> ClientCertificate | None:
+    facts = tls.getpeercert()
     if not facts or any(
         kind == "URI" and name.startswith("kruntimes:") for kind, name in facts.get("subjectAltName", ())
     ):
@@ -94,7 +103,7 @@ def token_claims(token: str) -> tuple[tuple[str, ...], float]:
     try:
         payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         claims = msgspec.json.decode(payload, type=_Claims)
-    except (ValueError, msgspec.MsgspecError):
+    except UNDECODABLE:
         return (), inf
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     return audiences, inf if claims.exp is None else claims.exp

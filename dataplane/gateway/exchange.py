@@ -5,6 +5,7 @@ request means (`request`). Next: `site` and `invoke` take a `Request`; `connecti
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from dataplane.gateway.answer import Answer
@@ -30,6 +31,10 @@ class Carrier(Protocol):
     def write(self, data: bytes) -> None: ...
     def read_on(self) -> None: ...
     def finish(self, request: "Request", answer: Answer) -> None: ...
+
+
+Arrived = Callable[[int], None]
+"""Hears how many bytes of a body are in memory, whenever more came; it may raise, and the body is not waited for."""
 
 
 class ClientGone(Exception):
@@ -59,12 +64,19 @@ class Payload:
         self.wanted = True
         self.body.drop()
 
-    async def settled(self) -> None:
-        """Until the body is complete or cannot become an acceptable one. Raises ClientGone."""
+    def give_up(self) -> None:
+        """Its room is needed: whoever waits for it is woken, and is told so by `arrived`."""
+        self.drop()
+        self.wake()
+
+    async def settled(self, arrived: Arrived) -> None:
+        """Until the body is complete or cannot become an acceptable one. Raises ClientGone, or what `arrived` does."""
+        arrived(self.body.kept)
         while not (self.body.complete or self.body.too_large):
             if self.gone:
                 raise ClientGone
             await self._next()
+            arrived(self.body.kept)
 
     def wake(self) -> None:
         """More arrived, or nothing more will."""
@@ -104,8 +116,9 @@ class Request:
         """Clock.monotonic at which the head was complete."""
         return self.payload.since_s
 
-    async def read(self) -> bytes:
-        """The whole body, asking for it if the client waits to be asked. Raises Malformed or ClientGone."""
+    async def read(self, arrived: Arrived) -> bytes:
+        """The whole body, asking for it if the client waits to be asked. Raises Malformed, ClientGone, or what
+        `arrived` does, which is called only while the body is awaited."""
         head, payload = self.head, self.payload
         assert isinstance(head, Head)
         if head.length is not None and head.length > INVOKE_BODY_MAX_BYTES:
@@ -117,7 +130,7 @@ class Request:
                 self._connection.write(CONTINUE)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
-                    await payload.settled()
+                    await payload.settled(arrived)
             except TimeoutError as error:
                 message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
                 raise Malformed(Reason.REQUEST_TIMEOUT, message) from error
@@ -132,15 +145,6 @@ class Request:
         """The size of the body if it is all here and acceptable."""
         body = self.payload.body
         return body.size if body.complete and body.failure is None and not body.too_large else None
-
-    @property
-    def body_bytes_max(self) -> int:
-        """How large the body is, or may be when its head does not say."""
-        head, body = self.head, self.payload.body
-        if body.complete:
-            return body.size
-        length = head.length if isinstance(head, Head) else None
-        return INVOKE_BODY_MAX_BYTES if length is None else min(length, INVOKE_BODY_MAX_BYTES)
 
     def keeps_alive(self, answer: Answer) -> bool:
         """Whether the connection can take another request behind this answer."""

@@ -102,6 +102,10 @@ class RunShares:
     def __len__(self) -> int:
         return len(self._taken)
 
+    def full(self, run: RunUID) -> bool:
+        """All places of this Run are taken."""
+        return self._taken.get(run, 0) >= RUN_INFLIGHT_MAX
+
     def take(self, run: RunUID) -> bool:
         """A place for a call of this Run; False when all are taken."""
         taken = self._taken.get(run, 0)

@@ -16,6 +16,7 @@ from typing import Any, Final, assert_never, cast
 from controlplane.kube.clock import Clock
 from dataplane.gateway import routing
 from dataplane.gateway.answer import Answer, Failure, error_answer, server_timing
+from dataplane.gateway.arrivals import Arrivals
 from dataplane.gateway.auth import Gatekeeper
 from dataplane.gateway.bodies import Malformed
 from dataplane.gateway.credentials import Credential, User
@@ -35,6 +36,7 @@ from statemachine.reasons import Reason
 log = logging.getLogger(__name__)
 
 EMPTY_BODY: Final = b"{}"
+_RUN_FULL: Final = f"{RUN_INFLIGHT_MAX} calls of the Run are in flight in this gateway"
 
 
 class Invoker:
@@ -67,6 +69,7 @@ class Invoker:
         )
         self.in_flight = 0
         self._bodies = BodyLedger()
+        self._arrivals = Arrivals(self._bodies, clock)
         self._shares = RunShares()
         self._idle: asyncio.Event | None = None
         self._resumed: set[asyncio.Task[None]] = set()
@@ -75,6 +78,11 @@ class Invoker:
     def body_bytes(self) -> int:
         """Bytes of request bodies in memory."""
         return self._bodies.bytes
+
+    @property
+    def arriving(self) -> int:
+        """Calls whose body is not all here."""
+        return len(self._arrivals)
 
     @property
     def caps(self) -> HoldCaps:
@@ -224,26 +232,46 @@ class Invoker:
             decision = self._dispatcher.route(owner)
         if isinstance(decision, routing.Refuse):
             reject(decision.reason, decision.message)
-        if not self._shares.take(owner.run.uid):
-            reject(Reason.TOO_MANY_INVOCATIONS, f"{RUN_INFLIGHT_MAX} calls of the Run are in flight in this gateway")
-        try:
-            return await self._with_body(call, owner, decision, user)
-        finally:
-            self._shares.give(owner.run.uid)
-
-    async def _with_body(self, call: Call, owner: Owner, decision: routing.Decision, user: User) -> Answer:
+        if self._shares.full(owner.run.uid):
+            reject(Reason.TOO_MANY_INVOCATIONS, _RUN_FULL)
         if not call.ask.media_type_taken:
             check_media_type(cast(Head, call.request.head))
-        reserved = call.request.body_bytes_max
-        if not self._bodies.take(reserved):
+        if call.request.payload.body.complete:
+            return await self._with_body(call, owner, decision, user)
+        return await self._when_arrived(call, owner, decision, user)
+
+    async def _when_arrived(self, call: Call, owner: Owner, decision: routing.Decision, user: User) -> Answer:
+        """Until its body is here, a call has a place among those that arrive and none among those of its Run."""
+        arrivals, request = self._arrivals, call.request
+        arrival = arrivals.begin(user.name, owner.run.uid, request.payload.give_up)
+        try:
+            try:
+                body = await request.read(partial(arrivals.arrived, arrival))
+            finally:
+                arrivals.end(arrival)
+            return await self._whole(call, owner, decision, user, body)
+        finally:
+            self._bodies.give(arrival.size)
+
+    async def _with_body(self, call: Call, owner: Owner, decision: routing.Decision, user: User) -> Answer:
+        size = call.request.payload.body.size
+        if not self._bodies.take(size):
             reject(Reason.OVERLOADED, f"{INFLIGHT_BODY_MAX_BYTES} bytes of bodies are in flight in this gateway")
         try:
-            body = await call.request.read() or EMPTY_BODY
-            if not call.ask.fields_taken:
-                check_fields(cast(Head, call.request.head))
-            return await self._dispatched(call, owner, decision, user, body)
+            return await self._whole(call, owner, decision, user, await call.request.read(_nothing_more))
         finally:
-            self._bodies.give(reserved)
+            self._bodies.give(size)
+
+    async def _whole(self, call: Call, owner: Owner, decision: routing.Decision, user: User, body: bytes) -> Answer:
+        """Its body is here and paid for: it takes its place among the calls of its Run."""
+        if not call.ask.fields_taken:
+            check_fields(cast(Head, call.request.head))
+        if not self._shares.take(owner.run.uid):
+            reject(Reason.TOO_MANY_INVOCATIONS, _RUN_FULL)
+        try:
+            return await self._dispatched(call, owner, decision, user, body or EMPTY_BODY)
+        finally:
+            self._shares.give(owner.run.uid)
 
     async def _authenticate(self, credential: Credential) -> User:
         verdict = self._gatekeeper.user_known(credential)
@@ -282,6 +310,10 @@ class Invoker:
         timing = server_timing((("gateway", total_ms), *outcome.reply.server_timing))
         headers = (("X-Kruntime-Invocation-ID", call.id), ("Server-Timing", timing))
         return Answer(status=200, body=outcome.body, headers=headers)
+
+
+def _nothing_more(size: int) -> None:
+    """A body that is all here is not waited for."""
 
 
 def _failed(call: Call, failure: Failure) -> Answer:

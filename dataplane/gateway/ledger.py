@@ -1,6 +1,7 @@
 """How many bytes of request bodies are in memory: one sum, its limit, and what is done when a flood of them has gone.
 
-Nothing else lives here. Next: `invoke` takes from it before a body is read and gives back when its call is over.
+Nothing else lives here. Next: `arrivals` takes from it as a body arrives, `invoke` for one that is here, and gives back
+when the call is over.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Only numbers live here; those that other hops keep too are in `runtimes.contract.limits`. Whoever enforces one imports
 it, so that a message and a check never disagree.
-Next: `http1`, `bodies`, `connection`, `exchange`, `holding`, `reviews`, `invoke`.
+Next: `http1`, `bodies`, `connection`, `exchange`, `holding`, `arrivals`, `reviews`, `invoke`.
 """
 
 from typing import Final
@@ -36,6 +36,17 @@ RUN_INFLIGHT_MAX: Final = 80  # calls of one Run dispatched by one process: its 
 # their way; TooManyInvocations above, so that a flood of one Run fills no connection that others share
 INFLIGHT_MAX: Final = 4096  # calls in one process, held ones too; Overloaded above
 INFLIGHT_BODY_MAX_BYTES: Final = 256 * 1024 * 1024  # request bodies in memory of one process; Overloaded above
+ARRIVING_MAX: Final = 2048  # calls whose body is not all here: half of INFLIGHT_MAX; who has most makes room
+ARRIVING_MAX_BYTES: Final = 192 * 1024 * 1024  # of their bodies: a quarter of all stays for whole ones
+CALLER_ARRIVING_MAX: Final = (
+    1024  # such calls of one caller, half of them; Overloaded above. Many clients send head and
+)
+# body apart, so that a burst of theirs is here for a moment
+CALLER_ARRIVING_MAX_BYTES: Final = 96 * 1024 * 1024  # of their bodies, half of them
+RUN_ARRIVING_MAX: Final = 256  # such calls of one Run, which takes 64; TooManyInvocations above
+RUN_ARRIVING_MAX_BYTES: Final = 96 * 1024 * 1024  # of their bodies: more than RUN_INFLIGHT_MAX of the largest
+ARRIVING_SLOW_S: Final = 1.0  # a body that is younger is not slow
+ARRIVING_RATE_MIN: Final = 32 * 1024  # bytes a second; a slower one makes room: the largest, at 35 KiB/s, is in time
 BODIES_FLOOD_BYTES: Final = (
     64 * 1024 * 1024
 )  # once so many were in memory, what they used is given back when all are gone

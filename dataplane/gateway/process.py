@@ -188,6 +188,7 @@ class Gateway:
         gauge, counter = self._metrics.gauge, self._metrics.counter
         gauge("kruntimes_gateway_in_flight", "Invocations in flight.", lambda: invoker.in_flight)
         gauge("kruntimes_gateway_body_bytes", "Bytes of request bodies in memory.", lambda: invoker.body_bytes)
+        gauge("kruntimes_gateway_arriving", "Calls whose body is not all here.", lambda: invoker.arriving)
         gauge("kruntimes_gateway_held_moving", "Calls that wait for a moving Run.", lambda: invoker.caps.moving)
         gauge("kruntimes_gateway_held_unknown", "Calls that wait for an unknown UID.", lambda: invoker.caps.unknown)
         gauge("kruntimes_gateway_runs", "Runs in the projection.", lambda: len(self._projection))

@@ -31,9 +31,11 @@ _INVOKE: Final = re.compile(rf"/v1/namespaces/({NAMESPACE})/runtimes/({RUNTIME})
 _ABSOLUTE: Final = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _INVOCATION_ID: Final = re.compile(rb"[\x21-\x7e]{1,%d}" % INVOCATION_ID_MAX_BYTES)
 _TIMEOUT: Final = re.compile(rb"[0-9]{1,9}")
-_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+_TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
+TRACEPARENT_MAX_BYTES: Final = 128  # of a later version, whose end we do not know and do not pass on
 _JSON: Final = re.compile(rb"application/json[ \t]*(?:;[ \t]*charset=\"?utf-?8\"?[ \t]*)?", re.IGNORECASE)
 RANDOM_STOCK_BYTES: Final = 1024
+_TRACEPARENT_BYTES: Final = 55  # of version 00, which every later one begins like
 _NO_TRACE: Final = b"0" * 32
 _NO_SPAN: Final = b"0" * 16
 
@@ -139,14 +141,18 @@ def new_traceparent() -> str:
 
 
 def traceparent(head: Head) -> str | None:
-    """The caller's trace context, None when it has none, empty when it is doubled or bad."""
+    """The caller's trace context as version 00 writes it, None when it has none, empty when it is doubled or bad."""
     values = [value for name, value in head.fields if name == b"traceparent"]
     if not values:
         return None
-    match = _TRACEPARENT.fullmatch(values[0]) if len(values) == 1 else None
-    if match is None or match[1] == _NO_TRACE or match[2] == _NO_SPAN or values[0].startswith(b"ff"):
+    value = values[0]
+    match = _TRACEPARENT.fullmatch(value) if len(values) == 1 and len(value) <= TRACEPARENT_MAX_BYTES else None
+    if match is None or match[2] == _NO_TRACE or match[3] == _NO_SPAN:
         return ""
-    return values[0].decode("latin-1")
+    version, tail = match[1], match[5]
+    if version == b"ff" or (version == b"00" and tail is not None):
+        return ""
+    return (b"00" + value[2:_TRACEPARENT_BYTES]).decode("ascii")
 
 
 def check_media_type(head: Head) -> None:

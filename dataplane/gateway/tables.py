@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from controlplane.kube.meta import ListMeta, Status
+from runtimes.contract.calls import UNDECODABLE
 from statemachine.ownership import RunFact
 from statemachine.run import Phase, PodUID, RunUID
 
@@ -59,7 +60,7 @@ def decode_table(raw: bytes | msgspec.Raw) -> Table:
     """Raises BadTable."""
     try:
         return _TABLE.decode(raw)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise BadTable(f"the answer is no Table: {error}") from error
 
 
@@ -68,7 +69,7 @@ def decode_line(raw: bytes) -> tuple[str, Table | Status]:
     try:
         line = _LINE.decode(raw)
         return line.type, _STATUS.decode(line.object) if line.type == "ERROR" else _TABLE.decode(line.object)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise BadTable(f"the watch sent what is no Table: {error}") from error
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from dataplane.runtimed.artifacts import ArtifactsRefused, UploadFailed, UploadTimeout
 from dataplane.wire.messages import Cause, Hop, InvokeReply
+from runtimes.contract.calls import UNDECODABLE
 from runtimes.contract.limits import INVOKE_RESULT_MAX_BYTES
 from runtimes.contract.messages import FAILED_PRECONDITION, ArtifactRef, ErrorHead
 from statemachine.reasons import Fault, Reason
@@ -47,12 +48,30 @@ class _Result(msgspec.Struct, rename="camel"):
     artifact_refs: list[msgspec.Raw] = []
 
 
-def with_artifacts(body: bytes, refs: Sequence[ArtifactRef]) -> bytes | None:
-    """The result with what was stored among its artifactRefs; None when it is too large then."""
-    result = msgspec.json.decode(body, type=_Result)
+class ResultRefused(Exception):
+    """A result that cannot be answered together with its artifacts, by the code's fault; `reason` says which."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def with_artifacts(body: bytes, refs: Sequence[ArtifactRef]) -> bytes:
+    """The result with what was stored among its artifactRefs. Raises ResultRefused."""
+    try:
+        result = msgspec.json.decode(body, type=_Result)
+    except RecursionError as error:
+        raise ResultRefused(Reason.HANDLER_RESULT_INVALID, "the result is nested too deeply for JSON") from error
+    except UNDECODABLE as error:
+        raise ResultRefused(Reason.HANDLER_RESULT_INVALID, f"the result cannot be read: {error}") from error
     result.artifact_refs += [msgspec.Raw(msgspec.json.encode(ref)) for ref in refs]
     answer = msgspec.json.encode(result)
-    return answer if len(answer) <= INVOKE_RESULT_MAX_BYTES else None
+    if len(answer) > INVOKE_RESULT_MAX_BYTES:
+        message = (
+            f"the result is {len(answer)} bytes with its artifactRefs; at most {INVOKE_RESULT_MAX_BYTES} are answered"
+        )
+        raise ResultRefused(Reason.RESPONSE_TOO_LARGE, message)
+    return answer
 
 
 def of_server_error(error: ErrorHead) -> InvokeReply:

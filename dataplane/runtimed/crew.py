@@ -63,6 +63,7 @@ class Crew:
 
     def _ended(self, uid: RunUID, worker: Worker, tools: Tools, task: asyncio.Task[None]) -> None:
         del self.workers[uid], self._tasks[uid]
+        worker.jobs.let_go()
         if self._stopping or task.cancelled():
             return
         error = task.exception()

@@ -315,6 +315,13 @@ class Jobs:
         for job in (self._preparing, self._watching, self._clearing, self._idling):
             await _end(job)
 
+    def let_go(self) -> None:
+        """After the end, when nobody reaches the worker any more: both go at once, with the Run's object. In a cycle
+        they would wait for the garbage collector, which looks at old objects once in some thousand Runs."""
+        self.new_epoch()
+        self._alarms.clear()
+        del self._idle_alarm, self._worker
+
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work, name=f"{name} {self._worker.uid}")
         task.add_done_callback(self._ended)

@@ -8,6 +8,7 @@ Next: `daemon.py` gives the facts, `main.py` listens.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from functools import partial
 from typing import Final, Protocol, assert_never
@@ -15,7 +16,7 @@ from typing import Final, Protocol, assert_never
 import msgspec
 
 from dataplane.runtimed import routing
-from dataplane.runtimed.answers import not_stored, of_server_error, refusal, with_artifacts
+from dataplane.runtimed.answers import ResultRefused, not_stored, of_server_error, refusal, with_artifacts
 from dataplane.runtimed.artifacts import Artifacts, ArtifactsRefused, UploadFailed
 from dataplane.runtimed.call import Call
 from dataplane.runtimed.failures import ServerLost
@@ -34,6 +35,8 @@ from statemachine.run import Epoch, Mode, RunUID
 
 UNKNOWN_WAIT_S: Final = 1.0  # a UID that the projection has never seen may be this far behind (O2)
 UNKNOWN_WAITING_MAX: Final = 1_024  # calls that wait for such a fact; more are told 404 at once
+
+_log = logging.getLogger(__name__)
 
 
 class Facts(Protocol):
@@ -154,48 +157,66 @@ class Serving:
         except (ServerLost, Refused, ConnectionLost) as error:
             gate.leave()
             _answer(call.request, _failed(error))
+        except BaseException:
+            gate.leave()
+            raise  # whoever serves the request answers it
 
     def _answered(self, call: Call, epoch: Epoch, gate: Gate, before_ms: float, outcome: Outcome) -> None:
-        if not isinstance(outcome, Reply):
-            gate.leave()
-            _answer(call.request, _failed(outcome))
-            return
+        """The Runtime Server is done with it. Every call is answered, whatever happens here."""
         try:
-            head = outcome.decode(m.InvokeReply)
-        except msgspec.MsgspecError:
-            gate.leave()
-            message = "the Runtime Server's answer cannot be read: the call may have run"
-            _answer(call.request, refusal(Reason.OUTCOME_UNKNOWN, message))
-            return
-        elapsed_ms = call.elapsed_ms
-        timing = (("runtime", elapsed_ms - before_ms), ("worker", head.worker_us / 1000))
-        if head.artifacts:
-            task = asyncio.get_running_loop().create_task(
-                self._store(call, epoch, gate, timing, head.artifacts, outcome.body)
-            )
+            head, body, folder = _ended(call, before_ms, outcome)
+        except Exception:
+            head, body, folder = _defect(call), b"", ""
+        if folder:
+            storing = self._store(call, epoch, gate, head.server_timing[1:], folder, body)
+            task = asyncio.get_running_loop().create_task(storing)
             self._storing.add(task)
             task.add_done_callback(self._storing.discard)
             return
         gate.leave()
-        _answer(call.request, InvokeReply(status=200, server_timing=(("runtimed", elapsed_ms), *timing)), outcome.body)
+        _answer(call.request, head, body)
 
     async def _store(
         self, call: Call, epoch: Epoch, gate: Gate, timing: tuple[tuple[str, float], ...], folder: str, body: bytes
     ) -> None:
         """The call has left files: they are stored before it is answered. It stays inside the gate until then."""
-        artifacts = self._facts.artifacts
+        artifacts, answer = self._facts.artifacts, b""
         try:
             refs = await artifacts.keep(epoch, folder, timeout=max(0.0, call.left))
-            answer = with_artifacts(body, refs)
+            # In a thread, whose stack is empty: what nests as deeply as a worker may answer is read there.
+            answer = await asyncio.get_running_loop().run_in_executor(None, with_artifacts, body, refs)
             head = InvokeReply(status=200, server_timing=(("runtimed", call.elapsed_ms), *timing))
-            if answer is None:
-                head = refusal(Reason.RESPONSE_TOO_LARGE, "the result is too large together with its artifactRefs")
-            _answer(call.request, head, answer or b"")
+        except ResultRefused as error:
+            head = refusal(error.reason, str(error), hop="worker")
         except (ArtifactsRefused, UploadFailed) as error:
-            _answer(call.request, not_stored(error))
-        finally:
+            head = not_stored(error)
+        except Exception:
+            head = _defect(call)
+        _answer(call.request, head, answer)
+        try:
             await artifacts.drop(epoch, folder)
+        finally:
             gate.leave()
+
+
+def _ended(call: Call, before_ms: float, outcome: Outcome) -> tuple[InvokeReply, bytes, str]:
+    """What the Runtime Server's word comes to: head and body, and what the call has left for the artifact store."""
+    if not isinstance(outcome, Reply):
+        return _failed(outcome), b"", ""
+    try:
+        head = outcome.decode(m.InvokeReply)
+    except msgspec.MsgspecError:
+        message = "the Runtime Server's answer cannot be read: the call may have run"
+        return refusal(Reason.OUTCOME_UNKNOWN, message), b"", ""
+    elapsed_ms = call.elapsed_ms
+    timing = (("runtimed", elapsed_ms), ("runtime", elapsed_ms - before_ms), ("worker", head.worker_us / 1000))
+    return InvokeReply(status=200, server_timing=timing), outcome.body, head.artifacts
+
+
+def _defect(call: Call) -> InvokeReply:
+    """What is said of a defect of ours, whose exception is being handled: it goes to the log and nowhere else."""
+    _log.exception("a call met a defect", extra={"run": call.head.run_uid, "invocation": call.head.invocation_id})
+    return refusal(Reason.INTERNAL_ERROR)
 
 
 def _answer(request: Request, head: InvokeReply, body: bytes = b"") -> None:

@@ -7,9 +7,10 @@ the handler runs: Bash has no parser.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections import deque
@@ -26,8 +27,9 @@ from runtimes.contract.limits import (
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError
 from runtimes.server import channel
+from runtimes.server.checks import check_numbers
 from runtimes.server.child import Child
-from runtimes.server.environment import LIMITS, find_script, user_environment
+from runtimes.server.environment import LIMITS, find_script, make_folder, remove_tree, user_environment
 from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener
 from runtimes.server.logs import RunLog
 from runtimes.server.outputs import OutputsInvalid, parse_outputs
@@ -37,6 +39,10 @@ DRIVER: Final = (Path(__file__).parent / "driver.sh").read_bytes()
 """Read once, when this process starts: an upgrade that replaces the file does not change what a worker speaks."""
 CALLS_AHEAD: Final = 2
 """Calls whose files are there before they come: the next subshell opens its own as soon as the last one has ended."""
+PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""What keeps a call's files from being made and is no user code's doing: the next call may have them."""
+LINE_MAX_BYTES: Final = 64
+"""Of what the driver reports."""
 STARTED, MISSING = "started", "missing"
 _SYNTAX_ERROR: Final = re.compile(r"line \d+: (syntax error|unexpected EOF)")
 _EXPECTED: Final = 'expected one JSON object {"outputs": {...}, "artifactRefs": [{"name": ..., "uri": ...}]} on stdout'
@@ -75,11 +81,12 @@ class BashWorker(Worker):
         self._reported = 0
         """Of the last call whose subshell has ended."""
         self._folder = spec.folders.calls / str(self.child.number)
-        self._folder.mkdir(mode=0o700)
+        self._folder_fd = -1
         self._token = secrets.token_hex(8)
         self._ahead: deque[CallFiles] = deque()
         self._current: CallFiles | None = None
         try:
+            self._folder_fd = make_folder(self._folder)
             for number in range(1, CALLS_AHEAD + 1):
                 self._prepare(number)
         except OSError as error:
@@ -96,21 +103,21 @@ class BashWorker(Worker):
                     "limits": LIMITS,
                     "private": spec.folders.own,
                     "readable": self._command,
-                    "argv": [*self._command, self._file, self._function, str(self._folder), self._token],
+                    "argv": [*self._command, self._file, self._function],
                     "channel": True,
+                    "told": f"{self._token} {self._folder}\n",  # Not in argv: command lines are there for all to read.
                 }
             )
         )
 
     def _prepare(self, number: int) -> None:
-        self._ahead.append(CallFiles(self._folder, number, self._token))
+        self._ahead.append(CallFiles(self._folder_fd, number, self._token))
 
     def dispatch(self, call: Call) -> None:
         try:
-            # The contract's JSON is UTF-8 and has no NaN: msgspec refuses the latter, decode the former.
-            msgspec.json.decode(call.body.decode("utf-8"))
-        except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
-            self.answered(None, ErrorHead(reason="InvalidRequest", message=f"the request body is not JSON: {error}"))
+            check_numbers(call.body)
+        except CallError as refused:
+            self.answered(None, refused.error)
             return
         try:
             if not self._ahead:
@@ -118,7 +125,10 @@ class BashWorker(Worker):
             files = self._ahead[0]
             files.write_request(call.body)
         except OSError as error:
-            self.answered(None, ErrorHead(reason="InternalError", message=f"the call's files: {error.strerror}"))
+            if error.errno in PASSING:
+                self.answered(None, ErrorHead(reason="InternalError", message=f"the call's files: {error.strerror}"))
+            else:
+                self.give_up()
             return
         self._number += 1
         self._current = self._ahead.popleft()
@@ -129,11 +139,18 @@ class BashWorker(Worker):
 
     def received(self, data: bytes) -> None:
         if not self.ready and data[0] == channel.FAILED:  # No shell yet: the child could not become one.
-            failed = channel.decode(data)
-            meta = failed[0][2] if failed else b"{}"
-            self.start_failed(msgspec.json.decode(meta, type=ErrorHead))
+            try:
+                failed = channel.decode(data)
+                head = msgspec.json.decode(failed[0][2] if failed else b"", type=ErrorHead)
+            except (channel.ChannelBroken, msgspec.MsgspecError):
+                self.give_up()
+            else:
+                self.start_failed(head)
             return
         *lines, self._lines = (self._lines + data).split(b"\n")
+        if len(self._lines) > LINE_MAX_BYTES:
+            self.give_up()
+            return
         for line in lines:
             word, _, status = line.decode("ascii", "replace").partition(" ")
             if not self.ready and word in (STARTED, MISSING) and status.isdigit():
@@ -175,12 +192,15 @@ class BashWorker(Worker):
         if status:
             message = f"{self._function} ended with status {status}"
             last = stderr.splitlines()[-1] if stderr else ""
-            self.answered(None, _error("HandlerFailed", f"{message}: {last}" if last else message, stderr))
-        elif outputs:
+            error = _error("HandlerFailed", f"{message}: {last}" if last else message, stderr)
+            self.answered(None, error, why=message)  # Its last line is in the log already.
+            return
+        if outputs:
             self._stdout_to_log(printed)
-            self.answered(*_answer_of_outputs(outputs))
+            body, invalid = _answer_of_outputs(outputs)
         else:
-            self.answered(*_answer_of_stdout(printed, size))
+            body, invalid = _answer_of_stdout(printed, size)
+        self.answered(body, invalid, why=invalid.message if invalid is not None else "")
 
     def _turn_over(self, files: CallFiles) -> None:
         """Once the answer is out: the call's files go, and those of a later one come."""
@@ -188,8 +208,10 @@ class BashWorker(Worker):
         if self.live:
             try:
                 self._prepare(self._number + len(self._ahead) + 1)
-            except OSError:
-                pass  # The call that needs them tries again, and says it.
+            except OSError as error:
+                # The call that needs them tries again, and says it; but what user code did to the folder stays.
+                if error.errno not in PASSING:
+                    self.give_up()
 
     def _stdout_to_log(self, printed: bytes) -> None:
         if printed:
@@ -209,7 +231,9 @@ class BashWorker(Worker):
         for files in self._ahead:
             files.remove()
         self._ahead.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder_fd >= 0:
+            os.close(self._folder_fd)
+        remove_tree(self._folder)
 
 
 class Bash:
@@ -247,6 +271,7 @@ class Bash:
             "readable": (),
             "argv": [self.shell, "--", spec.entrypoint, *spec.args],
             "channel": False,
+            "told": "",
         }
 
 

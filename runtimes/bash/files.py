@@ -1,19 +1,23 @@
 """The files of one Bash call, made before it comes: request, named pipe of the answer, $KRUNTIME_OUTPUTS.
 
-All of it is in the worker's own folder, where user code may have put anything: nothing here follows a link or waits.
+All of it is in the worker's own folder, where user code may have put anything, and which it may have moved: nothing
+here follows a link, goes by a path, or waits.
 What ends a call's answer early, a status behind a zero byte and the worker's token, is `driver.sh`'s doing.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from pathlib import Path
+import stat
 from typing import Final
 
 from runtimes.contract.limits import INVOKE_RESULT_MAX_BYTES, OUTPUTS_FILE_MAX_BYTES
 from runtimes.server.environment import read_regular_file
 
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIPE: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 READ_BYTES: Final = 65536
 PIPE_READS_MAX: Final = 16
 """Reads that empty a pipe at the end of a call: whoever still writes does not hold the answer up."""
@@ -25,11 +29,10 @@ TRAP_END: Final = b"' EXIT\n"
 class CallFiles:
     """Those of call `number`. `status` is set once the handler is known to have returned, with nothing left to run."""
 
-    def __init__(self, folder: Path, number: int, token: str) -> None:
-        """Raises OSError."""
-        self._request = folder / f"request.{number}"
-        self._answer = folder / f"answer.{number}"
-        self._outputs = folder / f"outputs.{number}"
+    def __init__(self, folder: int, number: int, token: str) -> None:
+        """`folder` is open as long as this is used. Raises OSError."""
+        self._folder = folder
+        self._request, self._answer, self._outputs = f"request.{number}", f"answer.{number}", f"outputs.{number}"
         self._said = re.compile(rb"(trap -- '(?:[^']|'\\'')*' EXIT\n)?\x00%b (\d+)\x00" % token.encode())
         self._chunks: list[bytes] = []
         self._size = 0
@@ -37,12 +40,14 @@ class CallFiles:
         self.status: int | None = None
         self.answer_fd = self._request_fd = -1
         try:
-            self._request_fd = os.open(self._request, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.mkfifo(self._answer, 0o600)
-            self.answer_fd = os.open(self._answer, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._request_fd = os.open(self._request, _NEW, 0o600, dir_fd=folder)
+            os.mkfifo(self._answer, 0o600, dir_fd=folder)
+            self.answer_fd = os.open(self._answer, _PIPE, dir_fd=folder)
+            if not stat.S_ISFIFO(os.fstat(self.answer_fd).st_mode):
+                raise OSError(errno.EINVAL, "not a pipe")
         except OSError:
             if self._request_fd >= 0:
-                self._request.unlink(missing_ok=True)
+                self._unlink(self._request)
             self._close()
             raise
 
@@ -72,7 +77,7 @@ class CallFiles:
     def read_outputs(self) -> bytes:
         """What the handler wrote to $KRUNTIME_OUTPUTS, b"" for nothing."""
         try:
-            return read_regular_file(self._outputs, OUTPUTS_FILE_MAX_BYTES + 1)
+            return read_regular_file(self._outputs, OUTPUTS_FILE_MAX_BYTES + 1, folder=self._folder)
         except OSError:
             return b""
 
@@ -92,8 +97,14 @@ class CallFiles:
     def remove(self) -> None:
         """Close what is open, remove what is on disk."""
         self._close()
-        for path in (self._request, self._answer, self._outputs):
-            path.unlink(missing_ok=True)
+        for name in (self._request, self._answer, self._outputs):
+            self._unlink(name)
+
+    def _unlink(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._folder)
+        except OSError:
+            pass  # It has gone, or user code has put a folder there: that goes with the worker's.
 
     def _close(self) -> None:
         for fd in (self.answer_fd, self._request_fd):

@@ -191,11 +191,12 @@ async def failing(reason: str) -> AsyncIterator[list[m.ErrorHead]]:
     try:
         yield caught
     except CallError as error:
-        assert error.error.reason == reason, error
+        if error.error.reason != reason:
+            fail(f"expected {reason}, got {error}")
         assert error.error.message
         caught.append(error.error)
     else:
-        fail(f"no error; {reason} was expected")
+        fail(f"expected {reason}, got no error")
 
 
 async def until(condition: Callable[[], object], what: str, *, seconds: float = 10) -> None:

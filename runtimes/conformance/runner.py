@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from runtimes.conformance import functions, server, tasks
 from runtimes.conformance.dialects import Dialect, NoProgram
+from runtimes.conformance.explaining import explained
 from runtimes.conformance.kit import Bench
 from runtimes.contract.calls import CallError
 from runtimes.contract.client import RuntimeClient
@@ -31,9 +32,14 @@ from runtimes.contract.messages import UNKNOWN_METHOD
 CASE_MAX_S: Final = 90.0  # the longest one logs 150,000 lines
 START_MAX_S: Final = 20.0
 STOP_MAX_S: Final = 15.0
+STDERR_SHOWN_MAX_BYTES: Final = 1000  # of a server that does not listen: its last words
 
 Parts = Literal["server", "functions", "tasks"]
 PARTS: Final = {"server": server, "functions": functions, "tasks": tasks}
+
+
+class NotListening(Exception):
+    """No server is at the socket; the message says which one, and what became of the one that was started."""
 
 
 @dataclass
@@ -71,7 +77,7 @@ class Running:
             "KRUNTIMES_SOCKET": str(self.socket),
             "KRUNTIMES_WORK_DIR": str(self.folder),
         }
-        with (self.folder / "server.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self.started.append(subprocess.Popen(self.command, env=environ, stdout=log, stderr=log))
 
     def kill(self) -> None:
@@ -94,15 +100,41 @@ class Running:
     def homes(self) -> list[Path]:
         return list(self.folder.glob("runs/*/*/home"))
 
+    @property
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
     async def connect(self) -> RuntimeClient:
+        """A client, as soon as the server listens. Raises NotListening."""
         until = time.monotonic() + START_MAX_S
         while True:
+            code = self.started[-1].poll() if self.started else None
             try:
                 return await RuntimeClient.connect(self.socket)
-            except OSError:
-                if not self.command or time.monotonic() > until:
-                    raise
+            except OSError as error:
+                if code is not None:
+                    message = f"server ended with {code} before it listened on {self.socket}; {self._last_words()}"
+                    raise NotListening(message) from error
+                if not self.started:
+                    raise NotListening(f"nothing listens on {self.socket}: {error.strerror}") from error
+                if time.monotonic() > until:
+                    message = f"server did not listen on {self.socket} within {START_MAX_S:g} s; {self._last_words()}"
+                    raise NotListening(message) from error
                 await asyncio.sleep(0.02)
+
+    def _last_words(self) -> str:
+        said = self._log.read_bytes()[-STDERR_SHOWN_MAX_BYTES:].decode("utf-8", "replace").strip()
+        return f"its stderr: {said}" if said else "its stderr is empty"
+
+    def await_listening(self) -> None:
+        """Wait until it listens. Raises NotListening."""
+
+        async def once() -> None:
+            client = await self.connect()
+            client.close()
+            await client.connection.closed
+
+        asyncio.run(once())
 
 
 def run(
@@ -131,7 +163,7 @@ def run(
 
 def _cases(part: Parts) -> Iterator[tuple[str, str, Callable[..., Any], dict[str, Any]]]:
     """(name, lines, case, its values) in the order of the file."""
-    for name, case in vars(PARTS[part]).items():
+    for name, case in vars(explained(PARTS[part])).items():
         if not name.startswith("test_"):
             continue
         lines, shown = (case.__doc__ or "").strip(), name.removeprefix("test_").replace("_", " ")
@@ -166,6 +198,8 @@ async def _judge(
             return "failed", str(error)
         except TimeoutError:
             return "failed", f"not within {CASE_MAX_S:g} s"
+        except NotListening as error:
+            return "failed", str(error)
         except Exception as error:
             return "failed", _where(error)
         finally:
@@ -204,7 +238,8 @@ def _where(error: Exception) -> str:
         if "conformance" in code.co_filename and Path(code.co_filename).name != "runner.py":
             last = f"{Path(code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+    said = f"{kind}{error}" if str(error) else type(error).__name__
     return f"{last}: {said}"[:600]
 
 

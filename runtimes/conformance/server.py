@@ -169,6 +169,7 @@ async def test_a_condemned_server_fails_its_probe(own: Bench) -> None:
     client = await own.server.connect()
     assert (await client.alive()).instance_id != first
     client.close()
+    await client.connection.closed
 
 
 async def test_nothing_outlives_a_server_that_is_killed(fresh: Server, tmp_path: Path) -> None:
@@ -195,6 +196,7 @@ async def test_nothing_outlives_a_server_that_is_killed(fresh: Server, tmp_path:
     assert fresh.homes() == []
     assert all(folder_mode(str(home.parent / "src")) is not None for home in homes)
     client.close()
+    await client.connection.closed
 
 
 async def test_a_server_that_is_stopped_leaves_nothing_and_exits_0(fresh: Server, tmp_path: Path) -> None:

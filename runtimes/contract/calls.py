@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+UNDECODABLE: Final = (ValueError, OverflowError, RecursionError)
+"""What decoding the bytes of a stranger raises: msgspec's errors are ValueErrors, as is bad UTF-8; what nests deeply
+is a RecursionError."""
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
@@ -31,11 +35,16 @@ def encode_head(head: object) -> bytes:
 
 
 def decode_head(data: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Decode a head as `kind`; raises msgspec.ValidationError or DecodeError."""
+    """Decode a head as `kind`; raises msgspec.DecodeError (ValidationError is one), whatever a peer has sent."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    head: T = decoder.decode(data)
+    try:
+        head: T = decoder.decode(data)
+    except msgspec.DecodeError:
+        raise
+    except UNDECODABLE as error:
+        raise msgspec.DecodeError(f"{type(error).__name__}: {error}") from error
     return head
 
 
@@ -108,7 +117,7 @@ class Request:
         """The head as `kind`. A head that does not decode is answered InvalidArgument."""
         try:
             return decode_head(self.head, kind)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except msgspec.DecodeError as error:
             raise CallError(ErrorHead(reason="InvalidArgument", message=f"{self.method}: {error}")) from error
 
     def remaining(self) -> float | None:

@@ -45,9 +45,10 @@ class Deadlines(Generic[K]):
         self._at.pop(key, None)
 
     def close(self) -> None:
-        """Forget all."""
+        """Forget all, and whom to tell, who mostly holds this: no cycle is left for the garbage collector."""
         self._at.clear()
         self._arm(inf)
+        self._expired = _nobody
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -64,3 +65,7 @@ class Deadlines(Generic[K]):
         self._arm(min(self._at.values(), default=inf))
         for key in due:
             self._expired(key)
+
+
+def _nobody(key: Hashable) -> None:
+    """Told after `close`: nothing is pending then."""

@@ -113,7 +113,8 @@ WRITE_HIGH_WATER_BYTES: Final = 256 * KIB
 CONNECT_TIMEOUT_MS: Final = 2_000
 
 # The registry of epochs.
-TOMBSTONES_MAX_COUNT: Final = 10_000
-"""Run UIDs whose highest closed attempt is remembered; the oldest go first. UIDs are never used twice."""
+TOMBSTONES_MAX_COUNT: Final = CONNECTION_STREAMS_MAX
+"""Run UIDs whose highest closed attempt is remembered, 0.3 KiB each; the oldest go first. UIDs are never used twice.
+Only runtimed of this Pod calls: what it may still say of a closed attempt is a request that waits on its connection."""
 HELD_MAX_COUNT: Final = 1024
 """Epochs held open in one Runtime Server: each is at least one process."""

@@ -20,6 +20,7 @@ import msgspec
 
 from runtimes.contract import frames
 from runtimes.contract.calls import (
+    UNDECODABLE,
     CallError,
     CallTimeout,
     ConnectionLost,
@@ -249,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, stream: int, value: int, encoded: bytes, body: bytes) -> None:
         try:
             method, head = _decode_request(encoded)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except UNDECODABLE as error:
             raise ProtocolError(f"head of a request: {error}") from error
         deadline = self.loop.time() + value / 1000 if value else None
         request = self._serving[stream] = Request(self, stream, method, head, body, deadline)

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from runtimes.contract import frames
-from runtimes.contract.calls import CallError, CallTimeout, ConnectionLost, Done, Outcome, Refused, Reply
+from runtimes.contract.calls import UNDECODABLE, CallError, CallTimeout, ConnectionLost, Done, Outcome, Refused, Reply
 from runtimes.contract.deadlines import Deadlines
 from runtimes.contract.frames import ProtocolError
 from runtimes.contract.messages import ErrorHead
@@ -91,7 +91,7 @@ class PendingCalls:
 def _error(kind: int, head: bytes) -> CallError | Refused:
     try:
         error = _decode_error(head)
-    except (msgspec.ValidationError, msgspec.DecodeError) as cause:
+    except UNDECODABLE as cause:
         raise ProtocolError(f"head of an error: {cause}") from cause
     return Refused(error) if kind == frames.REFUSED else CallError(error)
 

@@ -35,6 +35,12 @@ class Failure(msgspec.Struct):
         details = {key: value for key, value in (("type", self.type), ("frames", self.frames)) if value}
         return ErrorHead(reason=self.reason, message=self.message, details=details)
 
+    def logged(self) -> str:
+        """As an interpreter prints what nobody has caught; nothing of a request that was at fault itself."""
+        if self.reason == "InvalidRequest":
+            return ""
+        return f"Traceback (most recent call last):\n{self.frames}{self.message}" if self.frames else self.message
+
 
 class Started(msgspec.Struct):
     asynchronous: bool = False
@@ -98,13 +104,19 @@ class PythonWorker(Worker):
             self._missing = channel.missing(data)
 
     def _message(self, message: channel.Message) -> None:
+        """Raises ChannelBroken for what it may not say now: nothing before STARTED but that or FAILED, afterwards one
+        answer to the call that it has."""
         kind, sequence, meta, body = message
+        answers = kind in (channel.RESULT, channel.ERROR)
+        if answers != self.ready or (answers and (self.call is None or sequence != self._sequence)):
+            raise channel.ChannelBroken(f"kind {kind}, sequence {sequence}")
         if kind == channel.RESULT:
-            if sequence == self._sequence:
-                self.answered(body, None)
+            if len(body) > INVOKE_RESULT_MAX_BYTES:
+                raise channel.ChannelBroken(f"a result of {len(body)} bytes")
+            self.answered(body, None)
         elif kind == channel.ERROR:
-            if sequence == self._sequence:
-                self.answered(None, _failure(meta).head())
+            failure = _failure(meta)
+            self.answered(None, failure.head(), why=failure.logged())
         elif kind == channel.STARTED:
             if _started(meta).asynchronous:
                 self._spawner.preload(ASYNC_MODULES)

@@ -28,6 +28,8 @@ else:
     from kruntimes_loading import load
     from kruntimes_surroundings import prepare_imports
 
+INFINITY = float("inf")
+
 
 class Context:
     """What a handler with a second parameter gets: facts of this one invocation."""
@@ -70,10 +72,17 @@ def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def finite(text: str) -> float:
+    number = float(text)
+    if number in (INFINITY, -INFINITY):
+        raise ValueError(f"{text[:32]} is beyond the range of a number")
+    return number
+
+
 def run_function(channel: Channel, job: dict[str, Any], sequence: int) -> int:
     """Load, say STARTED, then answer one INVOKE after the other until the channel ends."""
     root = job["root"]
-    decode = json.JSONDecoder(parse_constant=refuse_constant).decode
+    decode = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite).decode
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
     prepare_imports([root])
     sys.argv[:] = [""]

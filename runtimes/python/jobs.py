@@ -35,6 +35,7 @@ else:
     from kruntimes_surroundings import prepare, prepare_imports, set_environment
 
 BASH_CHANNEL_FD = 60
+BASH_TOLD_FD = 61
 
 
 def _get_ready() -> None:
@@ -141,9 +142,15 @@ def _finish_as_python_does(root: str) -> None:
 
 
 def run_exec(channel: Channel, job: dict[str, Any], sequence: int) -> int:
-    """Become another program. It starts with the channel only if it is to speak on it (`channel` true)."""
+    """Become another program. It starts with the channel only if it is to speak on it (`channel` true), and with a pipe
+    that holds what only it is `told`."""
     if job["channel"]:
         os.dup2(CHANNEL_FD, BASH_CHANNEL_FD, inheritable=True)
+    if job["told"]:
+        reader, writer = os.pipe()
+        os.write(writer, job["told"].encode())
+        os.close(writer)
+        os.dup2(reader, BASH_TOLD_FD, inheritable=True)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)  # What is ignored here stays ignored after exec.
     try:

@@ -33,6 +33,8 @@ _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 READ = _EXECUTE | _READ_FILE | _READ_DIR
 FULL = (1 << 16) - 1
 
+_FOLDER = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -110,7 +112,7 @@ class Enclosure:
         if not self.abi:
             return
         for path in private:
-            self._allow(path, FULL)
+            self._allow_folder(path)
         for path in readable:
             self._allow(path, READ & _FILE_RIGHTS)
         failed = self._libc.syscall(_RESTRICT_SELF, self._ruleset, 0)
@@ -123,6 +125,22 @@ class Enclosure:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             return  # It has gone: nothing to allow.
+        self._add(fd, rights)
+
+    def _allow_folder(self, path: str) -> None:
+        """Allow a folder of the Run if the path leads there without a link: its owner could have put one in."""
+        fd = os.open("/", _FOLDER)
+        for name in path.strip("/").split("/"):
+            try:
+                below = os.open(name, _FOLDER, dir_fd=fd)
+            except OSError:
+                return
+            finally:
+                os.close(fd)
+            fd = below
+        self._add(fd, FULL)
+
+    def _add(self, fd: int, rights: int) -> None:
         try:
             rule = struct.pack("=Qi", rights & self._handled, fd)
             self._libc.syscall(_ADD_RULE, self._ruleset, _RULE_PATH_BENEATH, rule, 0)

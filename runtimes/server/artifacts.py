@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import os
+from pathlib import Path
 
 from runtimes.contract.limits import ARTIFACTS_FOLDER
-from runtimes.server.environment import Folders, remove_tree
+from runtimes.server.environment import Folders, make_folder, remove_tree
 
 _numbers = itertools.count(1)
 
@@ -29,10 +30,10 @@ class ArtifactsFolder:
 
     def create(self) -> None:
         """Raises OSError."""
-        self.path.mkdir(mode=0o700)
-        os.utime(self.path, ns=(0, 0))
+        fd = make_folder(self.path)
+        os.utime(fd, ns=(0, 0))
         self._close()
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = fd
 
     @property
     def touched(self) -> bool:
@@ -47,20 +48,29 @@ class ArtifactsFolder:
 
         Raises OSError.
         """
-        if not self.path.is_dir() or self.path.is_symlink():  # The process has removed or replaced it.
-            self.path.unlink(missing_ok=True)
-            self.create()
-            return ""
-        with os.scandir(self.path) as entries:
-            if next(entries, None) is None:
-                os.utime(self.path, ns=(0, 0))
-                return ""
-        self._taken += 1
-        name = f"{self._number}-{self._taken}"
-        self._kept.mkdir(mode=0o700, exist_ok=True)
-        self.path.rename(self._kept / name)
+        if self._is_there():
+            with os.scandir(self._fd) as entries:
+                if next(entries, None) is None:
+                    os.utime(self._fd, ns=(0, 0))
+                    return ""
+        name = ""
+        if os.path.lexists(self.path):  # Else the process has removed it.
+            self._taken += 1
+            name = f"{self._number}-{self._taken}"
+            self._kept.mkdir(mode=0o700, exist_ok=True)
+            self.path.rename(self._kept / name)
+            if not _holds_something(self._kept / name):
+                self.discard(name)
+                name = ""
         self.create()
         return name
+
+    def _is_there(self) -> bool:
+        """Whether it is this very folder that still has its path."""
+        try:
+            return os.path.samestat(self.path.lstat(), os.fstat(self._fd))
+        except OSError:
+            return False
 
     def discard(self, name: str) -> None:
         """Remove what `take` has moved. Never raises; may take long."""
@@ -76,3 +86,13 @@ class ArtifactsFolder:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _holds_something(folder: Path) -> bool:
+    """Asked when it is out of the process's reach, which may have made anything of it, a link above all."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    try:
+        return next(folder.iterdir(), None) is not None
+    except OSError:
+        return True  # Who stores it says why it cannot be read.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -62,6 +62,31 @@ def default_memory_bytes() -> int:
 def isolation(landlock_abi: int) -> Isolation:
     """What Hello says of this server."""
     return Isolation(level="sandbox" if landlock_abi else "process", landlock_abi=landlock_abi)
+
+
+class Bonds(NamedTuple):
+    """What no process gets rid of again, nor does a program that it becomes or starts."""
+
+    no_new_privileges: int
+    filters: int
+    """Seccomp filters; 0 on kernels that do not count them."""
+
+    @classmethod
+    def of(cls, pid: int) -> Bonds:
+        """Raises OSError, ValueError: there is no such process, or it may not be looked at."""
+        fields = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return cls(int(fields.get("NoNewPrivs", 0)), int(fields.get("Seccomp_filters", 0)))
+
+
+def is_user_code(pid: int, server: int) -> bool:
+    """Whether the process that has dialled may be user code: of this server, or of another of the same machine, whose
+    processes are more confined than any Runtime Server. True, too, of one that has ended: nobody vouches for it.
+    """
+    try:
+        caller, own = Bonds.of(pid), Bonds.of(server)
+    except (OSError, ValueError):
+        return True
+    return caller.no_new_privileges > own.no_new_privileges or caller.filters > own.filters or is_below(pid, server)
 
 
 def is_below(pid: int, ancestor: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
+import secrets
 import stat
 import time
 from collections.abc import Mapping
@@ -19,6 +21,9 @@ from runtimes.contract.mux import CallError
 from runtimes.contract.trees import removal
 
 logger = logging.getLogger(__name__)
+
+TMPDIR_MAX_BYTES: Final = 64
+"""A path of a unix socket has at most 107 bytes; multiprocessing adds 32 to that of its temporary folder."""
 
 LIMITS: Final[dict[str, tuple[int, int]]] = {
     "RLIMIT_CORE": (0, 0),  # A core file holds requests and environment.
@@ -35,10 +40,15 @@ class Folders(msgspec.Struct, frozen=True):
     tmp: Path
     calls: Path
     """What passes by files: the outputs of a task, requests and answers of Bash calls (a folder for each worker)."""
+    tmpdir: Path
+    """What $TMPDIR says: `tmp`, or a link to it that is short enough for sockets."""
 
     @classmethod
-    def of(cls, directory: str, work: Path) -> Folders:
-        """Check that `directory` is an existing folder below the work folder. Raises CallError InvalidArgument."""
+    def of(cls, directory: str, work: Path, links: Path | None = None) -> Folders:
+        """Check that `directory` is an existing folder below the work folder. Raises CallError InvalidArgument.
+
+        `links`: a folder with a short path, for links to temporary folders whose own is too long.
+        """
         source = Path(directory)
         if len(os.fsencode(directory)) > DIRECTORY_MAX_BYTES or not source.is_absolute():
             raise _invalid(f"directory {directory[:256]!r} is not an absolute path of at most {DIRECTORY_MAX_BYTES} B")
@@ -46,11 +56,27 @@ class Folders(msgspec.Struct, frozen=True):
         if not resolved.is_relative_to(work.resolve()) or not resolved.is_dir():
             raise _invalid(f"directory {directory} is no folder below {work}")
         beside = resolved.parent
-        return cls(source=resolved, home=beside / "home", tmp=beside / "tmp", calls=beside / "calls")
+        tmp = tmpdir = beside / "tmp"
+        if links is not None and len(os.fsencode(tmp)) > TMPDIR_MAX_BYTES:
+            tmpdir = links / secrets.token_hex(4)
+        return cls(source=resolved, home=beside / "home", tmp=tmp, calls=beside / "calls", tmpdir=tmpdir)
 
     def create(self) -> None:
+        """Make them afresh: whatever stands in the place of one goes first, and a link is never followed.
+
+        Raises CallError.
+        """
         for folder in self.private:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            if os.path.lexists(folder):
+                remove_tree(folder)
+        try:
+            for folder in self.private:
+                folder.mkdir(mode=0o700)
+            if self.tmpdir != self.tmp:
+                self.tmpdir.symlink_to(self.tmp)
+        except OSError as error:
+            message = f"the Run's folders cannot be made: {error.strerror}"
+            raise CallError(ErrorHead(reason="RuntimeServerError", message=message)) from error
 
     @property
     def private(self) -> tuple[Path, Path, Path]:
@@ -68,7 +94,7 @@ def user_environment(epoch: Epoch, folders: Folders, env: Mapping[str, str], **m
     return {
         "PATH": os.environ.get("PATH") or os.defpath,
         "HOME": str(folders.home),
-        "TMPDIR": str(folders.tmp),
+        "TMPDIR": str(folders.tmpdir),
         "LANG": "C.UTF-8",
         "KRUNTIME_RUN_UID": epoch.run_uid,
         "KRUNTIME_ATTEMPT": str(epoch.attempt),
@@ -97,6 +123,16 @@ def remove_folders(folders: Folders) -> None:
     """Remove the private folders with whatever is in them. The source is runtimed's. Never raises."""
     for folder in folders.private:
         remove_tree(folder)
+    if folders.tmpdir != folders.tmp:
+        remove_tree(folders.tmpdir)  # The link.
+
+
+def links_folder(short: Path, work: Path) -> Path:
+    """The folder for links of the server of this work folder, empty. Raises OSError."""
+    links = short / hashlib.sha256(os.fsencode(work)).hexdigest()[:6]
+    remove_tree(links)
+    links.mkdir(mode=0o700)
+    return links.resolve()
 
 
 def remove_tree(folder: Path) -> None:
@@ -107,16 +143,23 @@ def remove_tree(folder: Path) -> None:
         logger.warning("a folder cannot be removed", extra={"folder": str(folder)})
 
 
-def read_regular_file(path: Path, limit_bytes: int) -> bytes:
+def read_regular_file(path: str | Path, limit_bytes: int, *, folder: int | None = None) -> bytes:
     """At most `limit_bytes` of a file that user code may have replaced by anything: never follows a link, never waits.
+    `folder`: one that is open, in which `path` is a name.
 
     Raises OSError.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         return file.read(limit_bytes)
+
+
+def make_folder(path: Path) -> int:
+    """Make a folder that user code may be able to replace, and open it. Raises OSError."""
+    path.mkdir(mode=0o700)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def remove_leftovers(work: Path) -> None:

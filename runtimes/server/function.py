@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
+from weakref import proxy
 
 from runtimes.contract import messages as m
 from runtimes.contract.deadlines import Deadlines
@@ -63,8 +64,8 @@ class Function:
         self._log = log
         self._on_gone = on_gone
         self._pool = Pool(
-            spec=spec, size=concurrency, language=language, spawner=spawner, log=log, owner=self, wear=wear
-        )
+            spec=spec, size=concurrency, language=language, spawner=spawner, log=log, owner=proxy(self), wear=wear
+        )  # A proxy, since a function that is gone goes at once: in a cycle it waits for the garbage collector.
         self._waiting: deque[Call] = deque()
         self._deadlines: Deadlines[Call] = Deadlines(loop, self._deadline_passed)
         self._idle_since = time.monotonic()

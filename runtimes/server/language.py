@@ -186,7 +186,9 @@ class Worker(abc.ABC):
     def rss_bytes(self) -> int:
         """Resident memory of the process, 0 when it cannot be read."""
         try:
-            return int(Path(f"/proc/{self.child.pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGESIZE")
+            # No Path: each would put the number into the interpreter's table of names, fifty times a second.
+            with open(f"/proc/{self.child.pid}/statm", "rb") as statm:  # noqa: PTH123
+                return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
         except (OSError, IndexError, ValueError):
             return 0
 
@@ -221,12 +223,13 @@ class Worker(abc.ABC):
         self._spawner.kill(self.child)
         self._listener.worker_broken(self)
 
-    def answered(self, body: bytes | None, error: ErrorHead | None) -> None:
-        """The current call's answer is here. Late ones, of a killed worker, are dropped."""
+    def answered(self, body: bytes | None, error: ErrorHead | None, *, why: str = "") -> None:
+        """The current call's answer is here; its stderr log gets `why` it failed, behind all that it printed. Late
+        ones, of a killed worker, are dropped."""
         call = self.call
         if call is None or not self.live:
             return
-        self._finish_output()
+        self._finish_output(why)
         self.call = None
         if self.artifacts.touched:
             error = self._take_artifacts(call, error)
@@ -247,11 +250,11 @@ class Worker(abc.ABC):
 
     # Bytes and the end.
 
-    def _finish_output(self) -> None:
+    def _finish_output(self, why: str = "") -> None:
         """What was printed until now belongs to the call that ends. One look tells that nothing was, the usual case."""
         printed = bool(self._printed.poll(0))
         self._stdout.finish(drain=printed)
-        self._stderr.finish(drain=printed)
+        self._stderr.finish(why, drain=printed)
 
     def _readable(self) -> None:
         try:

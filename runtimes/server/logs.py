@@ -132,14 +132,16 @@ class Capture:
         self._budget = LOG_INVOCATION_MAX_BYTES
         self._tail = b""
 
-    def finish(self, *, drain: bool = True) -> None:
-        """Read what is there, unless it is known that nothing is; log a last line without newline, and belong to no
-        invocation."""
+    def finish(self, last: str = "", *, drain: bool = True) -> None:
+        """Read what is there, unless it is known that nothing is; log a last line without newline, then the lines of
+        `last`, which count as if they had been printed, and belong to no invocation."""
         if drain:
             self.drain()
         if self._partial:
             self.log([self._partial])
             self._partial = b""
+        if last:
+            self.log(last.encode("utf-8", "replace").split(b"\n"))
         self._skipping = False  # The line that was too long ends with the call.
         self._invocation = ""
         self._budget = LOG_INVOCATION_MAX_BYTES

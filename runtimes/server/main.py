@@ -32,10 +32,10 @@ from runtimes.server.confinement import (
     Confinement,
     default_memory_bytes,
     hidden_folders,
-    is_below,
+    is_user_code,
     isolation,
 )
-from runtimes.server.environment import remove_leftovers
+from runtimes.server.environment import links_folder, remove_leftovers, remove_tree
 from runtimes.server.language import Language
 from runtimes.server.pool import WORKER_AGE_MAX_S, WORKER_CALLS_MAX, WORKER_RSS_MAX_BYTES, Wear
 from runtimes.server.service import Service
@@ -67,6 +67,8 @@ class Config(msgspec.Struct, frozen=True):
     wear: Wear
     hidden: tuple[str, ...]
     """Folders that user code sees nothing of, beside those that follow from the rest."""
+    short: Path | None
+    """A folder with a short path, for links to temporary folders whose own is too long for sockets."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Config:
@@ -85,6 +87,7 @@ class Config(msgspec.Struct, frozen=True):
                 rss_bytes=_number(environ, "KRUNTIMES_WORKER_RSS_MIB", WORKER_RSS_MAX_BYTES // MIB) * MIB,
             ),
             hidden=tuple(path for path in environ.get("KRUNTIMES_HIDDEN", "").split(os.pathsep) if path),
+            short=Path(environ["KRUNTIMES_SHORT_DIR"]) if environ.get("KRUNTIMES_SHORT_DIR") else None,
         )
         config.validate()
         return config
@@ -134,15 +137,19 @@ async def serve(config: Config) -> None:
     )
     spawner = Spawner(language.interpreter, config.confinement(), label=str(config.work))
     await spawner.start()
-    service = Service(language=language, spawner=spawner, work=config.work, wear=config.wear)
+    links = links_folder(config.short, config.work) if config.short is not None else None
+    service = Service(language=language, spawner=spawner, work=config.work, wear=config.wear, links=links)
+    if links is not None:
+        service.keep_modes(links)
 
     def refuse_user_code(connection: Connection) -> None:
-        caller = peer_credentials(connection)[0]
-        if caller and is_below(caller, os.getpid()):  # 0: it is in a container whose processes are not seen from here.
+        caller = peer_credentials(connection)[0]  # 0: it is in a container whose processes are not seen from here.
+        if caller and is_user_code(caller, os.getpid()):
             raise PermissionError("user code may not call the Runtime Server")
 
     server = Server(service.handle, on_connect=refuse_user_code)
     await server.listen_unix(config.socket, mode=0o660)
+    service.keep_modes(config.socket)
     logger.info(
         "serving",
         extra={
@@ -159,6 +166,8 @@ async def serve(config: Config) -> None:
     await server.drain(timeout=GOODBYE_S)
     await spawner.stop()
     config.socket.unlink(missing_ok=True)
+    if links is not None:
+        remove_tree(links)
 
 
 def _become_unreadable() -> None:

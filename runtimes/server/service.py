@@ -27,12 +27,13 @@ from runtimes.contract.limits import (
 from runtimes.contract.messages import ErrorHead
 from runtimes.contract.mux import CallError, Reply, Request, encode_head
 from runtimes.server.artifacts import ArtifactsFolder
-from runtimes.server.checks import check_execute, check_register, printable
+from runtimes.server.checks import check_execute, check_register, check_request, printable
 from runtimes.server.confinement import isolation
 from runtimes.server.environment import Folders, boottime_us
 from runtimes.server.function import Function
 from runtimes.server.language import Call, FunctionSpec, Language, TaskSpec
 from runtimes.server.logs import RunLog, prune_logs
+from runtimes.server.modes import Modes
 from runtimes.server.pool import Wear
 from runtimes.server.registry import Registry
 from runtimes.server.spawner import Spawner
@@ -49,14 +50,19 @@ ZYGOTE_DOWN_MAX_S: Final = 30.0
 class Service:
     """Answers requests (`handle`); holds the registry. One for each Runtime Server."""
 
-    def __init__(self, *, language: Language, spawner: Spawner, work: Path, wear: Wear) -> None:
+    def __init__(
+        self, *, language: Language, spawner: Spawner, work: Path, wear: Wear, links: Path | None = None
+    ) -> None:
+        """`links`: see `Folders.of`."""
         self.instance_id = secrets.token_hex(16)
         self._started_us = boottime_us()
         self._language = language
         self._spawner = spawner
         self._work = work
+        self._links = links
         self._wear = wear
         self._logs = work / "logs"
+        self._modes = Modes()
         self._registry: Registry[Function | Task] = Registry()
         self._functions: dict[str, Function] = {}
         self._condemned = ""
@@ -83,6 +89,11 @@ class Service:
         if method is None:
             raise _error(m.UNKNOWN_METHOD, f"no method {request.method[:64]!r} in version {PROTOCOL_VERSION}")
         return method(request)
+
+    def keep_modes(self, path: Path) -> None:
+        """User code does not shut this path for others by chmod."""
+        work = self._work.resolve()
+        self._modes.keep(path, below=work if path.is_relative_to(work) else path)
 
     # --- the server itself
 
@@ -144,8 +155,9 @@ class Service:
             await _within(held.gone, timeout)
 
     def _new_function(self, head: m.RegisterRequest) -> Function:
-        folders = Folders.of(head.directory, self._work)
+        folders = Folders.of(head.directory, self._work, self._links)
         self._supersede(head.epoch)
+        self.keep_modes(folders.source.parent)
         folders.create()
         function = Function(
             spec=FunctionSpec(epoch=head.epoch, handler=head.handler, folders=folders, env=head.env),
@@ -159,6 +171,7 @@ class Service:
             on_gone=self._function_gone,
         )
         self._registry.hold(function)
+        function.gone.add_done_callback(lambda _: self._modes.let_go(folders.source.parent))
         self._functions[function.registration_id] = function
         return function
 
@@ -178,6 +191,7 @@ class Service:
         if not printable(head.invocation_id) or not (head.traceparent == "" or printable(head.traceparent)):
             message = f"invocationId and traceparent are at most {INVOCATION_ID_MAX_BYTES} bytes of visible ASCII"
             raise _error(m.INVALID_ARGUMENT, message)
+        check_request(request.body)
         now = request.connection.loop.time()
         deadline = request.deadline if request.deadline is not None else now + INVOKE_TIMEOUT_DEFAULT_MS / 1000
         deadline = min(deadline, now + INVOKE_TIMEOUT_MAX_MS / 1000)
@@ -245,7 +259,7 @@ class Service:
         return Reply(m.ExecuteTaskReply(started_us=held.started_us))
 
     async def _new_task(self, head: m.ExecuteTaskRequest, timeout: float) -> Task:
-        folders = Folders.of(head.directory, self._work)
+        folders = Folders.of(head.directory, self._work, self._links)
         spec = TaskSpec(
             epoch=head.epoch,
             entrypoint=head.entrypoint or self._language.default_script,
@@ -257,9 +271,11 @@ class Service:
         )
         job = self._language.task_job(spec)
         self._supersede(head.epoch)
+        self.keep_modes(folders.source.parent)
         folders.create()
         log = self._log(head.epoch)
         task = Task(spec=spec, digest=head.digest, spawner=self._spawner, log=log, on_gone=self._registry.drop)
+        task.gone.add_done_callback(lambda _: self._modes.let_go(folders.source.parent))
         self._registry.hold(task)
         await task.start(job, timeout)
         return task
@@ -302,6 +318,7 @@ class Service:
 
     def _log(self, epoch: m.Epoch) -> RunLog:
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.keep_modes(self._logs.resolve())
         return RunLog(self._logs, epoch.run_uid, epoch.attempt)
 
     def _prune_logs(self) -> None:
@@ -330,6 +347,7 @@ class Service:
         for holding in held:
             _close(holding, int(timeout * 1000))
         await _all_gone(held, int(timeout * 1000) + 2000)
+        self._modes.close()
 
 
 def _close(held: Function | Task, drain_ms: int | None) -> None:

@@ -301,8 +301,9 @@ class Spawner:
         child.gone = True
         child.exit_code = code
         child.failure = failure
-        if child.on_exit is not None:
-            child.on_exit(child)
+        told, child.on_exit = child.on_exit, None  # Whom it told holds it: no cycle waits for the collector.
+        if told is not None:
+            told(child)
 
     # --- the control socket
 

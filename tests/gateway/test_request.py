@@ -91,6 +91,12 @@ def test_a_good_trace_goes_on_and_a_bad_one_starts_anew() -> None:
     assert ask(f"Traceparent: {good}").traceparent == good
     for bad in ("", "x", good.upper(), good.replace("00-0", "ff-0"), "00-" + "0" * 32 + good[35:], good[:-5]):
         assert ask(f"traceparent: {bad}").traceparent == ""
+    for tail in ("-x", "-" + "y" * 72):
+        later = "cc" + good[2:] + tail
+        assert ask(f"traceparent: {later}").traceparent == good  # what every version begins with
+        assert ask(f"traceparent: {good}{tail}").traceparent == ""  # version 00 ends there
+    for tail in ("-" + "y" * 73, "-é", "- x", "-\t.", "x", "-" + "y" * 20_000):
+        assert ask(f"traceparent: cc{good[2:]}{tail}").traceparent == ""
     assert re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-00", new_traceparent())
     assert ask(f"traceparent: {good}", f"traceparent: {good}").traceparent == ""
 

@@ -17,6 +17,7 @@ import pytest
 from obstore.store import S3Store
 
 from controlplane.kube.resources import RUNS
+from dataplane.runtimed import serving
 from dataplane.runtimed.artifactfiles import ArtifactsRefused, close_files, open_files
 from dataplane.runtimed.artifactstore import Store, StoreConfig, UploadFailed
 from tests.kit.waiting import eventually
@@ -43,6 +44,15 @@ def invoke(request, context):
         import os
         os.symlink("/etc/passwd", os.path.join(os.environ["KRUNTIME_ARTIFACTS_DIR"], "passwd"))
     return {"outputs": {}}
+"""
+NESTS = """
+def invoke(request, context):
+    if request.get("put"):
+        context.artifacts.put("x", b"x")
+    value = "x" * request.get("size", 0)
+    for _ in range(request.get("depth", 0)):
+        value = [value]
+    return {"outputs": {"x": value}}
 """
 TASK = """
 import os, sys
@@ -169,6 +179,49 @@ async def test_what_a_call_left_goes_with_its_own_answer_only(tmp_path: Path) ->
         assert (reply.status, reply.reason) == (500, "HandlerResultInvalid") and "passwd" in reply.message
         reply, _ = await stack.invoke(pod, "f", b'{"put": "../../up"}')
         assert reply.reason == "HandlerFailed" and "no relative path" in reply.message
+
+
+async def test_a_result_is_judged_with_artifacts_as_without(tmp_path: Path) -> None:
+    """Nested as deeply as a worker may answer, too deeply, and too large only with what is added."""
+    async with running(tmp_path, artifacts=on_disk(tmp_path / "store")) as stack:
+        [pod] = stack.pods
+        stack.seed("f", pod, inline=NESTS)
+        await stack.until("f", "Ready")
+
+        async def told(**request: int) -> tuple[int, str]:
+            reply, _ = await stack.invoke(pod, "f", json.dumps(request).encode())
+            return reply.status, reply.reason
+
+        for depth in (900, 950, 970, 980, 985, 990, 995, 1000, 5000):
+            without = await told(depth=depth)
+            assert without in ((200, ""), (500, "HandlerResultInvalid"))
+            assert await told(depth=depth, put=1) == without, depth
+        room = 1024 * 1024 - len('{"outputs":{"x":""}}')
+        assert await told(size=room) == (200, "")
+        assert await told(size=room, put=1) == (500, "ResponseTooLarge")
+        assert await told(put=1) == (200, "")
+
+
+async def test_a_call_is_answered_whatever_becomes_of_its_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, artifacts=on_disk(tmp_path / "store")) as stack:
+        [pod] = stack.pods
+        stack.seed("f", pod, inline=SOMETIMES)
+        await stack.until("f", "Ready")
+        for name in ("with_artifacts", "_failed"):
+            with monkeypatch.context() as patch:
+                patch.setattr(serving, name, broken)
+                reply, _ = await stack.invoke(pod, "f", b'{"put": "a", "fail": %d}' % (name == "_failed"))
+            assert (reply.status, reply.reason) == (500, "InternalError")
+            assert "ZeroDivisionError" in caplog.text and "ZeroDivisionError" not in reply.message
+            caplog.clear()
+        reply, _ = await stack.invoke(pod, "f", b'{"put": "a"}')
+        assert reply.status == 200
+
+
+def broken(*_: object) -> bytes:
+    raise ZeroDivisionError
 
 
 async def test_without_a_store_the_reason_is_said(tmp_path: Path) -> None:

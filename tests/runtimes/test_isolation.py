@@ -8,6 +8,8 @@ import asyncio
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import textwrap
 import uuid
@@ -184,6 +186,48 @@ async def test_user_code_that_dials_the_runtime_server_is_hung_up_on(python: Ben
     answers = (await python.invoke(registration, str(python.server.socket)))["outputs"]["answers"]
     assert answers == ["", "."]
     await python.client.alive()
+
+
+PROGRAM = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(5)
+    try:
+        connection.connect(sys.argv[1])
+        connection.sendall(bytes.fromhex("0000001D01000000000000000100001388000000080000000092A5416C69766580"))
+        print("answer", connection.recv(1000).hex(), end="")
+    except OSError:
+        print("answer", end="")
+"""
+
+
+async def test_user_code_of_one_runtime_server_is_hung_up_on_by_another(python: Bench, bash: Bench) -> None:
+    # Its ancestors are not the other server's; what it cannot get rid of is that it may gain no privilege.
+    answers = (await python.invoke(await load(python, CALLER), str(bash.server.socket)))["outputs"]["answers"]
+    assert answers == ["", "."]
+    started = f"""
+        import subprocess, sys
+        PROGRAM = {PROGRAM!r}
+        def invoke(request):
+            ask = [sys.executable, "-c", PROGRAM, request]
+            shells = [ask, ["setsid", "--fork", "--wait", *ask], ["sh", "-c", '"$@" & wait', "sh", *ask]]
+            return {{"outputs": {{"said": [subprocess.check_output(one, text=True) for one in shells]}}}}
+    """
+    registration = await load(python, started)
+    assert (await python.invoke(registration, str(bash.server.socket)))["outputs"]["said"] == ["answer"] * 3
+    # The other way round, by a program that a shell has become.
+    script = f"""invoke() {{
+        local said; said=$({BASE_INTERPRETER} -c '{PROGRAM}' {python.server.socket})
+        printf '{{"outputs":{{"said":"%s"}}}}' "$said"
+    }}"""
+    _, registration = await bash.register("", files={"main.sh": script})
+    assert await bash.invoke(registration) == {"outputs": {"said": "answer"}}
+    said = await asyncio.to_thread(
+        subprocess.check_output, [sys.executable, "-c", PROGRAM, str(bash.server.socket)], text=True
+    )
+    assert said.startswith("answer 0000")  # The same program, started by nobody's user code, is answered.
+    for bench in (python, bash):
+        await bench.client.alive()
 
 
 async def test_no_socket_without_a_path_can_be_reached(python: Bench) -> None:

@@ -1,9 +1,11 @@
 """What one call prints is in the log whole and in order, up to the named limits, and every cut is said."""
 
+import contextlib
 import json
 
+from runtimes.contract.calls import CallError
 from runtimes.contract.limits import LOG_INVOCATION_MAX_BYTES, LOG_LINE_MAX_BYTES, LOG_RECORD_BYTES
-from tests.conformance.kit import Bench
+from tests.conformance.kit import Bench, failing
 
 PRINTS = """
 import sys
@@ -76,3 +78,62 @@ async def test_a_line_without_an_end_ends_with_its_call_however_long(python: Ben
     entries = [json.loads(line) for path in found for line in path.read_text().splitlines()]
     lines = {f"i-{n}": [e["line"] for e in entries if e["invocation"] == f"i-{n}"] for n in (0, 2, 4)}
     assert lines == {"i-0": ["x", "e"], "i-2": ["xx", "e"], "i-4": ["xxx", "e"]}
+
+
+FAILS = """
+import sys
+
+def inner(request):
+    raise ValueError("first\\nsecond ü")
+
+def invoke(request):
+    if request == "result":
+        return 5
+    print("printed")
+    sys.stderr.write("x" * request + "\\n" if request > 1 else "begun, not ended")
+    inner(request)
+"""
+
+
+async def logged(bench: Bench, source: str, request: object) -> list[tuple[str, str]]:
+    """(stream, line) of a call that fails, after a call that was refused for its request."""
+    epoch, registration = await bench.register("", files={bench.dialect.file(): source})
+    async with failing("InvalidRequest"):
+        await bench.invoke(registration, raw=b"{", invocation="mine")
+    with contextlib.suppress(CallError):
+        await bench.invoke(registration, request, invocation="mine")
+    return [(e["stream"], e["line"]) for e in bench.log(epoch.run_uid) if e["invocation"] == "mine"]
+
+
+async def test_an_exception_is_in_the_log_of_its_call_behind_what_that_printed(python: Bench) -> None:
+    lines = await logged(python, FAILS, 1)
+    stderr = [line for stream, line in lines if stream == "stderr"]
+    assert stderr[:2] == ["begun, not ended", "Traceback (most recent call last):"]
+    assert [line.rpartition("/")[2] for line in stderr if line.startswith("  File")] == [
+        'main.py", line 12, in invoke',
+        'main.py", line 5, in inner',
+    ]
+    assert stderr[-2:] == ["ValueError: first", "second ü"]
+    assert ("stdout", "printed") in lines
+    assert [line for _, line in await logged(python, FAILS, "result")] == [
+        'the handler returned a int; expected an object {"outputs": {...}, '
+        '"artifactRefs": [{"name": ..., "uri": ...}]} with no other keys'
+    ]
+
+
+async def test_an_exception_counts_in_the_bound_of_its_call(python: Bench) -> None:
+    lines = await logged(python, FAILS, LOG_LINE_MAX_BYTES)
+    assert lines[-1] == ("stderr", "second ü")
+    lines = await logged(python, FAILS.replace("first\\n", "first" + "\\n" * 9000), 2)
+    assert len(lines) < 6000  # The message of a call is bounded itself.
+    lines = await logged(python, FAILS.replace('"x" * request', '"x\\n" * request'), 2_000_000)
+    stored = sum(len(line.encode()) + LOG_RECORD_BYTES for stream, line in lines if stream == "stderr")
+    assert stored <= LOG_INVOCATION_MAX_BYTES
+    assert any(stream == "system" and "stderr" in line for stream, line in lines)
+
+
+async def test_a_status_and_an_answer_that_is_none_are_in_the_log_of_a_bash_call(bash: Bench) -> None:
+    lines = await logged(bash, "invoke() { echo why >&2; return 3; }", 1)
+    assert lines == [("stderr", "why"), ("stderr", "invoke ended with status 3")]
+    ((stream, line),) = await logged(bash, "invoke() { echo no json; }", 1)
+    assert stream == "stderr" and "expected one JSON object" in line

@@ -185,11 +185,11 @@ async def test_an_answer_that_nobody_has_asked_for_is_nobodys(python: Bench) -> 
     source = """
         import os, struct, time
         def answer(sequence, text):
-            os.write(3, struct.pack(">BIII", 12, sequence, 0, len(text)) + text)
+            return struct.pack(">BIII", 12, sequence, 0, len(text)) + text
         def invoke(request):
             if request == "many":
-                for sequence in (1, 1, 2, 3):
-                    answer(sequence, b'{"outputs": {"forged": 1}}')
+                # One write: all of it is there before the first frame answers the call, and the next one is asked.
+                os.write(3, b"".join(answer(sequence, b'{"outputs": {"forged": 1}}') for sequence in (1, 1, 2, 3)))
                 time.sleep(0.2)
             return {"outputs": {"request": request}}
     """

@@ -160,11 +160,9 @@ async def test_a_bash_handler_cannot_hold_the_server_by_its_files(bash: Bench) -
         }
     """
     _, registration = await bash.register("", files={"main.sh": source})
-    for _ in range(2):
-        assert await bash.invoke(registration) == {"outputs": {}}
     began = time.monotonic()
-    async with failing("InternalError"):
-        await bash.invoke(registration)
+    for _ in range(5):  # A worker with something in the way of a later call's files is replaced.
+        assert await bash.invoke(registration) == {"outputs": {}}
     await bash.client.alive()
     assert time.monotonic() - began < 5
 

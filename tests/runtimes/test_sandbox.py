@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimes.python import sandbox
-from runtimes.server.confinement import hidden_folders, is_below
+from runtimes.server.confinement import Bonds, hidden_folders, is_below, is_user_code
 
 
 @pytest.fixture
@@ -71,3 +71,16 @@ def test_ancestry_is_known_and_a_process_that_is_gone_has_none_to_show() -> None
     assert is_below(os.getpid(), os.getpid()) and is_below(os.getpid(), os.getppid())
     assert not is_below(os.getppid(), os.getpid())
     assert is_below(1 << 22, os.getpid())  # Above the highest number that a process may have.
+
+
+def test_a_caller_is_known_by_what_it_cannot_get_rid_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    bonds = {1: Bonds(0, 0), 2: Bonds(1, 0), 3: Bonds(0, 1), 4: Bonds(1, 1)}
+    monkeypatch.setattr(Bonds, "of", classmethod(lambda cls, pid: bonds.get(pid) or Bonds(1, 1)))
+    monkeypatch.setattr("runtimes.server.confinement.is_below", lambda pid, ancestor: False)
+    told = {server: [caller for caller in bonds if is_user_code(caller, server)] for server in bonds}
+    assert told == {1: [2, 3, 4], 2: [3, 4], 3: [2, 4], 4: []}
+
+
+def test_a_caller_that_cannot_be_looked_at_is_user_code() -> None:
+    assert is_user_code(1 << 22, os.getpid()) and is_user_code(os.getpid(), os.getpid())
+    assert not is_user_code(os.getppid(), os.getpid())
