@@ -18,6 +18,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from controlplane.kube.client import KubeClient
+from tests.kit.waiting import last_turns
 
 ROOT: Final = Path(__file__).parents[2]
 STATE: Final = Path(os.environ.get("KRUNTIMES_CLUSTER_DIR") or "/var/lib/kruntimes-cluster")
@@ -81,6 +82,7 @@ class Cluster:
             path.write_text(json.dumps(config))
         async with await KubeClient.connect(str(path), user_agent="tests") as client:
             yield client
+        await last_turns()
 
     @asynccontextmanager
     async def https(self, run: Any, token: str) -> AsyncIterator[aiohttp.ClientSession]:
@@ -91,6 +93,7 @@ class Cluster:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
             yield session
+        await last_turns()
 
     def audit(self, name: str) -> list[dict[str, Any]]:
         """Every request about Runs of this name that the API server has logged as done."""

@@ -4,6 +4,8 @@ import asyncio
 import json
 import time
 
+import pytest
+
 from controlplane.kube.resources import PODS
 from tests.cluster.arena import Arena, Caller, arena
 from tests.cluster.containers import tag_image
@@ -56,6 +58,7 @@ async def test_a_restart_of_the_gateway_fails_no_call(cluster: Cluster) -> None:
         await no_call_failed(caller, "gateway rolled", began)
 
 
+@pytest.mark.timeout(300)
 async def test_an_upgrade_of_everything_fails_no_call_and_rolls_each_pod_once(cluster: Cluster) -> None:
     """The images of another tag, so that control plane, gateway, runtimed and Runtime Servers are all replaced."""
     async with arena(cluster) as place:

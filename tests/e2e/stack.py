@@ -24,10 +24,10 @@ from typing import Any, Final
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
-from controlplane.cli.session import LAST_TURNS
 from controlplane.kube.client import KubeClient
 from controlplane.kube.resources import RUNS
 from controlplane.kube.types import RunObject
+from tests.kit.waiting import last_turns
 
 ROOT: Final = Path(__file__).parents[2]
 KUBECTL_DIR: Final = Path("/usr/lib/google-cloud-sdk/bin")
@@ -168,8 +168,7 @@ class Stack(ABC):
         """A Kubernetes client with the admin's credential; its namespace is that of the stack."""
         async with await KubeClient.connect(str(self.kubeconfig), user_agent="tests") as client:
             yield client
-        for _ in range(LAST_TURNS):
-            await asyncio.sleep(0)
+        await last_turns()
 
     @asynccontextmanager
     async def https(self, token: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
@@ -183,6 +182,7 @@ class Stack(ABC):
         }
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
             yield session
+        await last_turns()
 
     def resolver(self) -> AbstractResolver | None:
         """Who finds the gateway's name; None: this machine's resolver."""
