@@ -1,1 +1,1 @@
-invoke() { echo noise >&2; { sleep 0.01; echo "{}"; } & echo '{"outputs": {"true": 1}}'; }
+invoke() { echo noise >&2; { sleep 1; echo "{}"; } & echo '{"outputs": {"true": 1}}'; }
