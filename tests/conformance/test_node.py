@@ -53,6 +53,7 @@ def node(example: Path) -> Iterator[runner.Running]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_runtime_in_node_serves_functions_as_the_contract_says(node: runner.Running) -> None:
     outcomes = runner.run(node, parts=("functions",), without=SLOW)
     assert [outcome for outcome in outcomes if outcome.verdict != "ok"] == []

@@ -76,6 +76,7 @@ def replays(stack: Embedded) -> None:
         assert done.code == 0, (journal.name, done.err)
 
 
+@pytest.mark.slow
 async def test_a_short_disorder_ends_as_the_table_says(one_machine: Embedded, shared: Path) -> None:
     one_machine.start()
     await live_through(one_machine, shared, seed=int(SEED or 7), steps=100, pods=False)

@@ -45,6 +45,7 @@ def connected(pods: set[str]) -> set[tuple[str, str]]:
     return {(local, to) for local, to, state in found if state == ESTABLISHED and to in pods}
 
 
+@pytest.mark.slow
 async def test_ten_thousand_calls_open_no_connection_and_ask_the_api_for_reviews_alone(stack: Embedded) -> None:
     async with stack.client() as client:
         made = [next(NAME) for _ in range(3)]

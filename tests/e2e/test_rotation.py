@@ -38,6 +38,7 @@ def served(stack: Embedded) -> int:
     return (stack.directory / "logs" / "gateway.log").read_text().count("certificate in force")
 
 
+@pytest.mark.slow
 async def test_the_root_of_one_machine_is_replaced_under_load_and_stays_so_after_a_new_start(
     one_machine: Embedded,
 ) -> None:

@@ -140,6 +140,7 @@ def krt(tmp_path: Path) -> Iterator[Krt]:
     until(lambda: not datadir.is_locked(krt.path))
 
 
+@pytest.mark.slow
 def test_the_system_drains_is_taken_up_again_and_leaves_nothing_when_killed(krt: Krt, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # Before the Runtimes start: what is made later beside the data directory is hidden.
     process = krt.up()
@@ -177,6 +178,7 @@ def test_the_system_drains_is_taken_up_again_and_leaves_nothing_when_killed(krt:
     until(lambda: not alive(*pids, stray, daemon), seconds=5)
 
 
+@pytest.mark.slow
 def test_each_killed_process_is_back_within_ten_seconds(krt: Krt) -> None:
     krt.up("--runtime", "python")
     krt.function("fn")
