@@ -21,9 +21,9 @@ from controlplane.kube.journalfile import JournalFile
 from controlplane.kube.kubeconfig import ConfigError as KubeconfigError
 from controlplane.leadership import Alone, Leadership, LeaseLeadership
 from controlplane.metrics import gauge_of
+from controlplane.pki.building import PkiError
 from controlplane.pki.ca import Authority
 from controlplane.pki.installation import open_installation
-from controlplane.pki.roots import PkiError
 from controlplane.pki.rotation import Rotation, follow_published
 from controlplane.pki.signer import Signer
 from controlplane.plane import COMPONENT, ControlPlane

@@ -8,6 +8,7 @@ from controlplane.cli.failure import USAGE, Failure, from_kube
 from controlplane.cli.manifest import read_manifests
 from controlplane.cli.options import (
     ContextOption,
+    EveryOption,
     Format,
     KubeconfigOption,
     NamespaceOption,
@@ -29,13 +30,11 @@ from statemachine.run import TERMINAL
 if TYPE_CHECKING:
     from controlplane.kube.client import KubeClient
 
-Every = Annotated[bool, typer.Option("--all", help="Every Run of the namespace.")]
-
 
 def cancel(
     names: RunNames = None,
     selector: SelectorOption = "",
-    every: Every = False,
+    every: EveryOption = False,
     output: OutputOption = Format.TABLE,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
@@ -71,7 +70,7 @@ def delete(
         typer.Option("--filename", "-f", help="The Runs of this manifest; - reads standard input.", metavar="FILE"),
     ] = None,
     selector: SelectorOption = "",
-    every: Every = False,
+    every: EveryOption = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when they are gone.")] = True,
     ignore_not_found: Annotated[bool, typer.Option("--ignore-not-found", help="An absent Run is no error.")] = False,
     timeout: TimeoutOption = None,

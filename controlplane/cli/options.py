@@ -48,6 +48,7 @@ TimeoutOption = Annotated[
 SelectorOption = Annotated[
     str, typer.Option("--selector", "-l", help="Runs with these labels, such as app=web,tier!=db.", metavar="LABELS")
 ]
+EveryOption = Annotated[bool, typer.Option("--all", help="Every Run of the namespace.")]
 RunName = Annotated[
     str, typer.Argument(help="Name of the Run.", show_default=False, metavar="NAME", autocompletion=_runs)
 ]

@@ -12,6 +12,7 @@ from controlplane.cli.failure import FUNCTION_FAILED, OTHER, TIMED_OUT, USAGE, F
 from controlplane.cli.hints import next_step
 from controlplane.cli.options import (
     ContextOption,
+    EveryOption,
     Format,
     KubeconfigOption,
     NamespaceOption,
@@ -55,7 +56,7 @@ def wait(
         ),
     ] = "condition=Ready",
     selector: SelectorOption = "",
-    every: Annotated[bool, typer.Option("--all", help="Every Run of the namespace.")] = False,
+    every: EveryOption = False,
     timeout: TimeoutOption = "30s",
     output: OutputOption = Format.TABLE,
     namespace: NamespaceOption = None,

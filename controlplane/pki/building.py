@@ -19,6 +19,10 @@ BACKDATED: Final = timedelta(minutes=5)  # clocks of nodes differ by less
 Key = ec.EllipticCurvePrivateKey
 
 
+class PkiError(Exception):
+    """A key, certificate or request cannot be used; the message says which and why."""
+
+
 def new_key() -> Key:
     """A fresh P-256 key."""
     return ec.generate_private_key(ec.SECP256R1())
@@ -34,6 +38,18 @@ def key_pem(key: Key) -> bytes:
 def certificate_pem(certificate: x509.Certificate) -> bytes:
     """A certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def read_key(pem: bytes, where: str) -> tuple[Key, list[x509.Certificate]]:
+    """A key and the certificates beside it, one at least. Raises PkiError, which says `where` it comes from."""
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+        certificates = x509.load_pem_x509_certificates(pem)
+    except (ValueError, TypeError) as error:
+        raise PkiError(f"{where} holds no usable key with its certificate: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise PkiError(f"{where} holds no elliptic curve key")
+    return key, certificates
 
 
 def build(

@@ -13,12 +13,12 @@ from typing import Final, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from controlplane.kube.clock import Clock, SystemClock
 from controlplane.pki.building import (
     Key,
+    PkiError,
     build,
     certificate_pem,
     full_name,
@@ -26,9 +26,10 @@ from controlplane.pki.building import (
     key_pem,
     leaf_extensions,
     new_key,
+    read_key,
 )
 from controlplane.pki.names import Subject, server
-from controlplane.pki.roots import PkiError, Roots
+from controlplane.pki.roots import Roots
 
 LEAF_TTL: Final = timedelta(hours=24)  # holders renew at two thirds: a control plane may be away for eight hours
 SERVER_TTL: Final = timedelta(days=365)  # of a server that makes its own certificate new at each start
@@ -216,15 +217,8 @@ def _still_good(crt: Path, subject: Subject, root: x509.Certificate, now: dateti
 def _read_pair(folder: Path, name: str) -> tuple[x509.Certificate, Key]:
     """A key file that carries its certificate; the certificate beside it is for those who only want to look."""
     path = folder / f"{name}.key"
-    pem = _read(path)
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
-        certificate = x509.load_pem_x509_certificate(pem)
-    except (ValueError, TypeError) as error:
-        raise PkiError(f"{path} holds no usable key with its certificate: {error}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise PkiError(f"{path} holds no elliptic curve key")
-    return certificate, key
+    key, certificates = read_key(_read(path), str(path))
+    return certificates[0], key
 
 
 def _trusted(text: bytes, path: Path) -> bytes:

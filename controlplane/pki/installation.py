@@ -14,8 +14,8 @@ from controlplane.kube.clock import Clock
 from controlplane.kube.errors import Invalid
 from controlplane.kube.resources import SECRETS
 from controlplane.kube.types import Secret
+from controlplane.pki.building import PkiError
 from controlplane.pki.ca import ROOT_FILE, ROOT_KEY_FILE, adopt_root, create_installation
-from controlplane.pki.roots import PkiError
 
 _log = logging.getLogger(__name__)
 

@@ -13,20 +13,24 @@ from typing import Final, Self
 
 import msgspec
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from controlplane.pki.building import Key, build, ca_extensions, certificate_pem, full_name, key_pem, new_key
+from controlplane.pki.building import (
+    Key,
+    PkiError,
+    build,
+    ca_extensions,
+    certificate_pem,
+    full_name,
+    key_pem,
+    new_key,
+    read_key,
+)
 
 ROOT_TTL: Final = timedelta(days=3652)
 ROOT_PATH_LENGTH: Final = 2  # a later root that it certifies, and that one's intermediate
 INTERMEDIATE_TTL: Final = timedelta(days=90)
 _CERTIFICATE: Final = b"BEGIN CERTIFICATE"
 OLDER_MAX: Final = 1  # roots beside the one that signs: published bundles are bounded
-
-
-class PkiError(Exception):
-    """A key, certificate or request cannot be used; the message says which and why."""
 
 
 class Roots(msgspec.Struct, frozen=True):
@@ -52,13 +56,7 @@ class Roots(msgspec.Struct, frozen=True):
         Raises PkiError, which says `where` it comes from.
         """
         pem = pem if _CERTIFICATE in pem else pem + beside
-        try:
-            key = serialization.load_pem_private_key(pem, password=None)
-            certificates = x509.load_pem_x509_certificates(pem)
-        except (ValueError, TypeError) as error:
-            raise PkiError(f"{where} holds no usable key with its certificate: {error}") from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise PkiError(f"{where} holds no elliptic curve key")
+        key, certificates = read_key(pem, where)
         roots = [each for each in certificates if each.issuer == each.subject]
         signing = [each for each in roots if each.public_key() == key.public_key()]
         if len(signing) != 1:

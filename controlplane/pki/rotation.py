@@ -24,9 +24,9 @@ from controlplane.kube.errors import Invalid, KubeError
 from controlplane.kube.informer import Change, Informer
 from controlplane.kube.resources import SECRETS
 from controlplane.kube.types import Secret
+from controlplane.pki.building import PkiError
 from controlplane.pki.ca import ROOT_FILE, ROOT_KEY_FILE, Authority, adopt_root
 from controlplane.pki.installation import material
-from controlplane.pki.roots import PkiError
 from controlplane.pki.steps import files, rotated
 
 ASKED: Final = "kruntimes.io/rotate"

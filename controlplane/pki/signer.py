@@ -21,9 +21,9 @@ from controlplane.kube.meta import Status
 from controlplane.kube.resources import PODS, TOKENREVIEWS
 from controlplane.kube.types import Pod, TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo
 from controlplane.pki import names
+from controlplane.pki.building import PkiError
 from controlplane.pki.ca import CSR_MAX_BYTES, Authority
 from controlplane.pki.names import Subject
-from controlplane.pki.roots import PkiError
 
 AUDIENCE: Final = "kruntimes"
 GATEWAY_USER: Final = "system:serviceaccount:kruntimes-system:kruntimes-gateway"

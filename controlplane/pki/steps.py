@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from controlplane.kube.clock import Clock
-from controlplane.pki.building import BACKDATED
+from controlplane.pki.building import BACKDATED, PkiError
 from controlplane.pki.ca import ROOT_FILE, ROOT_KEY_FILE, adopt_root, published
-from controlplane.pki.roots import PkiError, Roots
+from controlplane.pki.roots import Roots
 
 OVERLAP_MIN: Final = timedelta(minutes=10)  # kubelets bring the new root to every Pod within two, owners to every Run
 

@@ -16,13 +16,9 @@ import msgspec
 from controlplane.kube.api import Kube
 from controlplane.kube.certificates import CertificateSource
 from controlplane.kube.clock import Clock
-from controlplane.kube.informer import Change, Informer
-from controlplane.kube.resources import CONFIGMAPS
-from controlplane.kube.types import ConfigMap
+from controlplane.kube.clustercas import cluster_cas
 from controlplane.runlogs.api import refusal
 
-NAMESPACE: Final = "kube-system"
-NAME: Final = "extension-apiserver-authentication"
 _CA: Final = "requestheader-client-ca-file"
 _NAMES: Final = "requestheader-allowed-names"
 _USER_HEADERS: Final = "requestheader-username-headers"
@@ -52,14 +48,7 @@ class FrontProxy:
         self._current: ssl.SSLContext | None = None
         self.context = self._new_context("")
         self.context.sni_callback = self._choose
-        self._informer = Informer(
-            kube,
-            CONFIGMAPS,
-            namespace=NAMESPACE,
-            fields=f"metadata.name={NAME}",
-            on_change=self._changed,
-            clock=clock,
-        )
+        self._informer = cluster_cas(kube, clock, self._changed)
 
     async def run(self) -> None:
         """Follow, until cancelled."""
@@ -77,8 +66,7 @@ class FrontProxy:
                 return headers[header]
         raise refusal(401, "Unauthorized", "the front proxy names no user")
 
-    def _changed(self, change: Change[ConfigMap]) -> None:
-        data = change.current.data if change.current is not None else {}
+    def _changed(self, data: Mapping[str, str]) -> None:
         try:
             published = Published.of(data)
             context = self._new_context(published.ca)

@@ -8,16 +8,14 @@ Next: `process` runs it beside the feed.
 
 import logging
 import ssl
+from collections.abc import Mapping
 
 from controlplane.kube.api import Kube
 from controlplane.kube.clock import Clock
+from controlplane.kube.clustercas import FIELDS, NAMESPACE, cluster_cas
 from controlplane.kube.errors import Forbidden, KubeError
-from controlplane.kube.informer import Change, Informer
 from controlplane.kube.resources import CONFIGMAPS
-from controlplane.kube.types import ConfigMap
 
-NAMESPACE = "kube-system"
-NAME = "extension-apiserver-authentication"
 KEY = "client-ca-file"
 
 log = logging.getLogger(__name__)
@@ -29,19 +27,12 @@ class ClientCA:
     def __init__(self, kube: Kube, clock: Clock, context: ssl.SSLContext) -> None:
         self._kube = kube
         self._context = context
-        self._informer = Informer(
-            kube,
-            CONFIGMAPS,
-            namespace=NAMESPACE,
-            fields=f"metadata.name={NAME}",
-            on_change=self._changed,
-            clock=clock,
-        )
+        self._informer = cluster_cas(kube, clock, self._changed)
 
     async def run(self) -> None:
         """Follow for ever; returns at once where we may not read it."""
         try:
-            await self._kube.list(CONFIGMAPS, NAMESPACE, fields=f"metadata.name={NAME}")
+            await self._kube.list(CONFIGMAPS, NAMESPACE, fields=FIELDS)
         except Forbidden:
             log.info("client certificates are not accepted: the cluster's client CA may not be read")
             return
@@ -49,8 +40,8 @@ class ClientCA:
             log.warning("the cluster's client CA cannot be read yet: %s", error)
         await self._informer.run()
 
-    def _changed(self, change: Change[ConfigMap]) -> None:
-        bundle = change.current.data.get(KEY, "") if change.current is not None else ""
+    def _changed(self, data: Mapping[str, str]) -> None:
+        bundle = data.get(KEY, "")
         if not bundle:
             return
         try:

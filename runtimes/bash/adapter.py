@@ -29,8 +29,8 @@ from runtimes.contract.mux import CallError
 from runtimes.server import channel
 from runtimes.server.checks import check_numbers
 from runtimes.server.child import Child
-from runtimes.server.environment import LIMITS, find_script, make_folder, remove_tree, user_environment
-from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener
+from runtimes.server.environment import find_script, make_folder, remove_tree
+from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener, function_job, task_job
 from runtimes.server.logs import RunLog
 from runtimes.server.outputs import OutputsInvalid, parse_outputs
 from runtimes.server.spawner import Spawner
@@ -95,13 +95,8 @@ class BashWorker(Worker):
         self.child.send(
             channel.job(
                 {
+                    **function_job(spec, self.artifacts),
                     "kind": "exec",
-                    "root": str(spec.folders.source),
-                    "env": user_environment(
-                        spec.epoch, spec.folders, spec.env, KRUNTIME_ARTIFACTS_DIR=str(self.artifacts.path)
-                    ),
-                    "limits": LIMITS,
-                    "private": spec.folders.own,
                     "readable": self._command,
                     "argv": [*self._command, self._file, self._function],
                     "channel": True,
@@ -255,20 +250,9 @@ class Bash:
         return BashWorker(spec, spawner, log, listener, command=[self.shell, str(self._driver)])
 
     def task_job(self, spec: TaskSpec) -> dict[str, object]:
-        find_script(spec.folders, spec.entrypoint)
         return {
+            **task_job(spec),
             "kind": "exec",
-            "root": str(spec.folders.source),
-            "env": user_environment(
-                spec.epoch,
-                spec.folders,
-                spec.env,
-                KRUNTIME_OUTPUTS=str(spec.outputs),
-                KRUNTIME_ARTIFACTS_DIR=str(spec.artifacts.path),
-            ),
-            "limits": LIMITS,
-            "private": spec.folders.own,
-            "readable": (),
             "argv": [self.shell, "--", spec.entrypoint, *spec.args],
             "channel": False,
             "told": "",

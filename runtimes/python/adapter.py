@@ -14,8 +14,7 @@ from runtimes.contract.limits import INVOKE_RESULT_MAX_BYTES
 from runtimes.contract.messages import ErrorHead
 from runtimes.server import channel
 from runtimes.server.child import Child
-from runtimes.server.environment import LIMITS, find_script, user_environment
-from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener
+from runtimes.server.language import Call, FunctionSpec, TaskSpec, Worker, WorkerListener, function_job, task_job
 from runtimes.server.logs import RunLog
 from runtimes.server.spawner import Spawner
 
@@ -61,15 +60,9 @@ class PythonWorker(Worker):
         self.child.send(
             channel.job(
                 {
+                    **function_job(spec, self.artifacts),
                     "kind": "function",
-                    "root": str(spec.folders.source),
-                    "env": user_environment(
-                        spec.epoch, spec.folders, spec.env, KRUNTIME_ARTIFACTS_DIR=str(self.artifacts.path)
-                    ),
                     "artifacts": str(self.artifacts.path),
-                    "limits": LIMITS,
-                    "private": spec.folders.own,
-                    "readable": (),
                     "handler": spec.handler,
                     "run": {"uid": spec.epoch.run_uid, "attempt": spec.epoch.attempt},
                     "result_max_bytes": INVOKE_RESULT_MAX_BYTES,
@@ -144,20 +137,9 @@ class Python:
         return PythonWorker(spec, spawner, log, listener)
 
     def task_job(self, spec: TaskSpec) -> dict[str, object]:
-        find_script(spec.folders, spec.entrypoint)
         return {
+            **task_job(spec),
             "kind": "task",
-            "root": str(spec.folders.source),
-            "env": user_environment(
-                spec.epoch,
-                spec.folders,
-                spec.env,
-                KRUNTIME_OUTPUTS=str(spec.outputs),
-                KRUNTIME_ARTIFACTS_DIR=str(spec.artifacts.path),
-            ),
-            "limits": LIMITS,
-            "private": spec.folders.own,
-            "readable": (),
             "entrypoint": spec.entrypoint,
             "args": spec.args,
         }

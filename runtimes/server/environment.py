@@ -104,6 +104,17 @@ def user_environment(epoch: Epoch, folders: Folders, env: Mapping[str, str], **m
     }
 
 
+def any_job(epoch: Epoch, folders: Folders, env: Mapping[str, str], **more: str) -> dict[str, object]:
+    """What the zygote is told of every process, whatever it runs; `more` are variables of its environment."""
+    return {
+        "root": str(folders.source),
+        "env": user_environment(epoch, folders, env, **more),
+        "limits": LIMITS,
+        "private": folders.own,
+        "readable": (),
+    }
+
+
 def find_script(folders: Folders, relative: str) -> Path:
     """The file in the source that `relative` names. Raises CallError SourceInvalid, naming the path looked for."""
     path = folders.source / relative

@@ -22,7 +22,7 @@ from runtimes.contract.messages import Epoch, ErrorHead
 from runtimes.contract.mux import CallError
 from runtimes.server.artifacts import ArtifactsFolder
 from runtimes.server.child import Child
-from runtimes.server.environment import Folders
+from runtimes.server.environment import Folders, any_job, find_script
 from runtimes.server.logs import Capture, RunLog
 from runtimes.server.spawner import Spawner
 
@@ -53,6 +53,18 @@ class TaskSpec(msgspec.Struct, frozen=True):
     env: Mapping[str, str]
     outputs: Path
     artifacts: ArtifactsFolder
+
+
+def function_job(spec: FunctionSpec, artifacts: ArtifactsFolder) -> dict[str, object]:
+    """What the zygote is told of every worker."""
+    return any_job(spec.epoch, spec.folders, spec.env, KRUNTIME_ARTIFACTS_DIR=str(artifacts.path))
+
+
+def task_job(spec: TaskSpec) -> dict[str, object]:
+    """What the zygote is told of every task. Raises CallError where its entrypoint is not there."""
+    find_script(spec.folders, spec.entrypoint)
+    variables = {"KRUNTIME_OUTPUTS": str(spec.outputs), "KRUNTIME_ARTIFACTS_DIR": str(spec.artifacts.path)}
+    return any_job(spec.epoch, spec.folders, spec.env, **variables)
 
 
 class Call:

@@ -8,23 +8,17 @@ its code may do what it likes.
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import contextlib
 import logging
 import os
 import stat
-import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
+from runtimes.contract.inotify import IN_ATTRIB, IN_Q_OVERFLOW, Inotify
+
 logger = logging.getLogger(__name__)
-
-_ATTRIBUTES, _OVERFLOW = 0x4, 0x4000
-_EVENT: Final = struct.Struct("iIII")
-_READ_BYTES: Final = 65536
-
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -44,15 +38,15 @@ class Modes:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self._kept: dict[Identity, _Kept] = {}
         self._paths: dict[Path, list[Identity]] = {}
         self._watches: dict[int, _Kept] = {}
-        self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._inotify < 0:
-            logger.warning("modes are not watched: %s", os.strerror(ctypes.get_errno()))
-        else:
-            self._loop.add_reader(self._inotify, self._changed)
+        self._inotify: Inotify | None = None
+        try:
+            self._inotify = Inotify()
+            self._loop.add_reader(self._inotify.fd, self._changed)
+        except OSError as error:
+            logger.warning("modes are not watched: %s", error.strerror)
 
     def keep(self, path: Path, *, below: Path) -> None:
         """Keep the modes of `path` and all above it that this user owns: below `below`, and of that itself, exactly;
@@ -74,8 +68,8 @@ class Modes:
             kept.users -= 1
             if not kept.users:
                 del self._kept[identity]
-                if self._watches.pop(kept.watch, None) is not None:
-                    self._libc.inotify_rm_watch(self._inotify, kept.watch)
+                if self._inotify is not None and self._watches.pop(kept.watch, None) is not None:
+                    self._inotify.remove(kept.watch)
                 os.close(kept.fd)
 
     def _look_at(self, folder: Path, exact: bool) -> Identity | None:
@@ -90,23 +84,22 @@ class Modes:
             return identity if identity in self._kept else None
         mode = stat.S_IMODE(found.st_mode)
         self._kept[identity] = kept = _Kept(fd, mode if exact else stat.S_IRWXU & mode, exact)
-        if self._inotify >= 0:
-            place = f"/proc/self/fd/{fd}".encode()
-            kept.watch = self._libc.inotify_add_watch(self._inotify, place, ctypes.c_uint32(_ATTRIBUTES))
-            if kept.watch >= 0:
+        if self._inotify is not None:
+            with contextlib.suppress(OSError):  # a watch more than this user may have
+                kept.watch = self._inotify.add(f"/proc/self/fd/{fd}", IN_ATTRIB)
                 self._watches[kept.watch] = kept
         return identity
 
     def restore(self) -> None:
         """Look at all of which nobody tells."""
-        for kept in self._kept.values() if self._inotify < 0 else ():
-            _restore(kept)
+        if self._inotify is None:
+            self._restore_all()
 
     def close(self) -> None:
-        if self._inotify >= 0:
-            self._loop.remove_reader(self._inotify)
-            os.close(self._inotify)
-            self._inotify = -1
+        if self._inotify is not None:
+            self._loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
         for kept in self._kept.values():
             os.close(kept.fd)
         self._kept.clear()
@@ -114,23 +107,15 @@ class Modes:
         self._watches.clear()
 
     def _changed(self) -> None:
-        for watch, mask, of_what_is_in_it in self._events():
-            if mask & _OVERFLOW:
-                for kept in self._kept.values():
-                    _restore(kept)
-            elif watch in self._watches and not of_what_is_in_it:
+        for watch, mask, name in self._inotify.events() if self._inotify is not None else ():
+            if mask & IN_Q_OVERFLOW:
+                self._restore_all()
+            elif watch in self._watches and not name:
                 _restore(self._watches[watch])
 
-    def _events(self) -> Iterator[tuple[int, int, bool]]:
-        try:
-            data = os.read(self._inotify, _READ_BYTES)
-        except OSError:
-            return
-        at = 0
-        while at < len(data):
-            watch, mask, _, size = _EVENT.unpack_from(data, at)
-            at += _EVENT.size + size
-            yield watch, mask, bool(size)
+    def _restore_all(self) -> None:
+        for kept in self._kept.values():
+            _restore(kept)
 
 
 def _restore(kept: _Kept) -> None:

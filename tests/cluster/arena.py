@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from controlplane.kube.client import KubeClient
 from controlplane.kube.resources import PODS, RUNS, RUNTIMES
-from tests.cluster.kit import ROOT, SYSTEM, Cluster, fresh, function, settled
+from tests.cluster.kit import ROOT, SYSTEM, Cluster, fresh, settled
+from tests.e2e.stack import function
 
 WHERE: Final = """
 import os, socket, time
@@ -184,8 +185,7 @@ class Arena:
             "create", "rolebinding", "caller", "--clusterrole=view", f"--serviceaccount={self.namespace}:caller"
         )
         await self.until_pods(pods)
-        mode = {"function": {"handler": "main.invoke", "concurrency": 64}}
-        await self.client.create(RUNS, self.namespace, function(self.name, WHERE, mode=mode))
+        await self.client.create(RUNS, self.namespace, function(self.name, WHERE, mode={"concurrency": 64}))
         await self.ready(seconds=20)
         address = ("get", "svc", "runtime-gateway", "-n", SYSTEM, "-o", "jsonpath={.spec.clusterIP}")
         self.address = self.cluster.kubectl(*address)

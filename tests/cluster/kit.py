@@ -132,21 +132,3 @@ _NUMBERS = itertools.count()
 def fresh(prefix: str) -> str:
     """A name that no other test, and no earlier run of this one, has used."""
     return f"{prefix}-{os.getpid()}-{next(_NUMBERS)}"
-
-
-def function(name: str, source: str, **spec: Any) -> dict[str, Any]:
-    """A function Run with this Python source, handler main.invoke."""
-    fields = {
-        "runtime": "python",
-        "source": {"inlinePath": "main.py", "inline": source},
-        "mode": {"function": {"handler": "main.invoke"}},
-    }
-    return {
-        "apiVersion": "kruntimes.io/v1alpha1",
-        "kind": "Run",
-        "metadata": {"name": name},
-        "spec": fields | spec,
-    }
-
-
-ECHO: Final = "def invoke(request):\n    return {'outputs': {'echo': request}}\n"

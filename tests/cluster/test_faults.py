@@ -15,7 +15,8 @@ from controlplane.kube.errors import KubeError
 from controlplane.kube.resources import LEASES, PODS, RUNS
 from tests.cluster.arena import Arena, Calls, arena
 from tests.cluster.containers import broken, meant_for_the_kernel, program
-from tests.cluster.kit import ECHO, SYSTEM, Cluster, fresh, function, settled
+from tests.cluster.kit import SYSTEM, Cluster, fresh, settled
+from tests.e2e.stack import ECHO, function
 
 PER_SECOND = 20.0
 

@@ -8,7 +8,8 @@ import pytest
 
 from controlplane.kube.errors import Forbidden, Invalid
 from controlplane.kube.resources import NAMESPACES, PODS, RUNS
-from tests.cluster.kit import ECHO, GATEWAY_HOST, Cluster, fresh, function, settled
+from tests.cluster.kit import GATEWAY_HOST, Cluster, fresh, settled
+from tests.e2e.stack import ECHO, function
 
 GONE_S = 200.0
 PROBE = """

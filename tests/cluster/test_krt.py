@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from controlplane.kube.resources import RUNS
-from tests.cluster.kit import ECHO, GATEWAY_HOST, KUBECONFIG, SYSTEM, Cluster, fresh, function, settled
-from tests.e2e.stack import krt
+from tests.cluster.kit import GATEWAY_HOST, KUBECONFIG, SYSTEM, Cluster, fresh, settled
+from tests.e2e.stack import ECHO, function, krt
 
 RBAC = "rbac.authorization.k8s.io"
 FORWARDING = [
@@ -55,9 +55,8 @@ def tokens(cluster: Cluster) -> dict[str, str]:
 async def echo(cluster: Cluster) -> AsyncIterator[str]:
     """The name of a ready function that returns what it is given."""
     name = fresh("outside")
-    mode = {"function": {"handler": "main.invoke", "concurrency": 8}}
     async with cluster.client() as client:
-        await client.create(RUNS, "default", function(name, ECHO, mode=mode))
+        await client.create(RUNS, "default", function(name, ECHO, mode={"concurrency": 8}))
         await settled(lambda: client.get(RUNS, "default", name), lambda run: run.status.phase == "Ready")
         yield name
         await client.delete(RUNS, "default", name)

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from controlplane.kube.resources import PODS, RUNS
-from tests.cluster.kit import KUBECONFIG, ROOT, STATE, SYSTEM, Cluster, fresh, function, settled
+from tests.cluster.kit import KUBECONFIG, ROOT, STATE, SYSTEM, Cluster, fresh, settled
+from tests.e2e.stack import function
 
 HOST: Final = "kruntimes-controlplane.kruntimes-system.svc"
 API: Final = "/apis/logs.kruntimes.io/v1alpha1/namespaces/default/runs"

@@ -10,8 +10,9 @@ from typing import Any, Final
 import pytest
 
 from controlplane.kube.resources import RUNS
-from tests.cluster.kit import ECHO, SYSTEM, Cluster, fresh, function, scripts_cluster, settled
+from tests.cluster.kit import SYSTEM, Cluster, fresh, scripts_cluster, settled
 from tests.cluster.test_logs import task
+from tests.e2e.stack import ECHO, function
 
 INSTALL: Final = ("install", "--set", "defaultRuntimes.namespaces={default},defaultRuntimes.runs=8")
 CRDS: Final = ("runs.kruntimes.io", "runtimes.kruntimes.io")

@@ -76,6 +76,7 @@ def reader(stack: Stack, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.embedded  # a repository on this machine is none of a cluster's
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_every_file_and_transcript_of_the_page_holds(stack: Stack, reader: Path) -> None:
     environ = {**os.environ, "KUBECONFIG": str(stack.kubeconfig), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     krt = f'krt() {{ "{sys.executable}" -m controlplane.cli "$@"; }}\n'

@@ -32,6 +32,7 @@ def used(stack: Embedded) -> str:
     return stack.kubectl("get", "runtime", "python", "-o", "jsonpath={.status.capacity.used.runs}").out or "0"
 
 
+@pytest.mark.slow
 def test_any_killed_child_heals_with_no_lost_slot_and_no_orphan(one_machine: Embedded) -> None:
     one_machine.start()
     name = next(NAME)
@@ -79,6 +80,7 @@ def test_killing_the_parent_ends_everything_and_a_second_start_brings_the_runs_b
     assert one_machine.krt("get", name, "-o", "json").json["metadata"]["uid"] == uid
 
 
+@pytest.mark.slow
 def test_an_orderly_stop_ends_everything_and_the_data_stays(one_machine: Embedded) -> None:
     one_machine.start()
     name = next(NAME)

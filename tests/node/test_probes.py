@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.embedded.node import filewatch
 from controlplane.embedded.node.filewatch import FileWatcher
 from controlplane.embedded.node.probes import FileReadiness, Liveness, ask_alive
 from controlplane.kube.types import Probe
@@ -88,9 +89,9 @@ async def test_a_watched_file_is_followed_until_the_watch_is_closed(tmp_path: Pa
 
 
 async def test_without_inotify_files_are_followed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_result: int) -> int:
+    def refuse() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(FileWatcher, "_check", staticmethod(refuse))
+    monkeypatch.setattr(filewatch, "Inotify", refuse)
     with contextlib.closing(FileWatcher()) as watcher:
         await follow(watcher, tmp_path)

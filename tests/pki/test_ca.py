@@ -12,14 +12,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from controlplane.pki import names
-from controlplane.pki.building import new_key
+from controlplane.pki.building import PkiError, new_key
 from controlplane.pki.ca import (
     CSR_MAX_BYTES,
     Authority,
     create_installation,
     ensure_server_certificate,
 )
-from controlplane.pki.roots import PkiError
 from dataplane.wire.identity import (
     ControlPlaneIdentity,
     GatewayIdentity,

@@ -11,10 +11,9 @@ from controlplane.kube.errors import NotFound
 from controlplane.kube.resources import SECRETS
 from controlplane.kube.types import ObjectMeta, Secret
 from controlplane.pki import names
-from controlplane.pki.building import new_key
+from controlplane.pki.building import PkiError, new_key
 from controlplane.pki.ca import Authority
 from controlplane.pki.installation import open_installation
-from controlplane.pki.roots import PkiError
 from tests.kit.clock import ManualClock
 from tests.kit.fakekube import FakeKube
 

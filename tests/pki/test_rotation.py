@@ -17,9 +17,10 @@ from controlplane.kube.errors import unavailable
 from controlplane.kube.resources import SECRETS
 from controlplane.kube.types import ObjectMeta, Secret
 from controlplane.pki import names
+from controlplane.pki.building import PkiError
 from controlplane.pki.ca import Authority, create_installation, replace_root
 from controlplane.pki.installation import material, open_installation
-from controlplane.pki.roots import PkiError, Roots
+from controlplane.pki.roots import Roots
 from controlplane.pki.rotation import ASKED, DONE, REFUSED, Rotation
 from controlplane.pki.steps import OVERLAP_MIN, finish_in, rotated
 from dataplane.wire.identity import server_hostname

@@ -13,13 +13,14 @@ import pytest
 
 from controlplane.kube.certificates import CertificateSource, Issued
 from controlplane.kube.clock import SystemClock
+from controlplane.kube.clustercas import NAME, NAMESPACE
 from controlplane.kube.errors import NotFound, unavailable
 from controlplane.kube.resources import CONFIGMAPS, RUNS
 from controlplane.kube.types import ConfigMap, ObjectMeta
 from controlplane.pki import names
 from controlplane.pki.names import Subject
 from controlplane.runlogs.api import Batch, Found, Missing, RunLogsApi
-from controlplane.runlogs.frontproxy import NAME, NAMESPACE, FrontProxy
+from controlplane.runlogs.frontproxy import FrontProxy
 from controlplane.runlogs.podrecords import Leader, PodRecords
 from controlplane.runlogs.server import AggregatedApi
 from tests.kit.builders import function_run

@@ -1,7 +1,6 @@
 """Source on disk: inline files where they belong, commits by git, and a clear word where neither can be had."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,7 @@ from dataplane.runtimed import source
 from dataplane.runtimed.failures import SourceError
 from dataplane.runtimed.source import Absent, Git, Inline, materialise
 from statemachine.reasons import Reason
-
-ENVIRON = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@example.com",
-    "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@example.com",
-    "PATH": os.environ["PATH"],
-}
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, env=ENVIRON, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+from tests.runtimed.gitservers import git
 
 
 @pytest.fixture(scope="module")

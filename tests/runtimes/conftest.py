@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -54,16 +55,36 @@ def bash_server() -> Iterator[RuntimeProcess]:
     yield from _serve(BASH, "")
 
 
-@pytest.fixture(params=[PYTHON, BASH], ids=lambda dialect: dialect.name)
-async def own(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    """A server of this test's own, of each language."""
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for a server, with a path that is short enough for its sockets."""
     folder = Path(tempfile.mkdtemp(prefix="kr-"))
-    process = RuntimeProcess(request.param, folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@asynccontextmanager
+async def own_server(
+    dialect: Dialect, folder: Path, tmp: Path, *, interpreter: str = "", **environ: str
+) -> AsyncIterator[Bench]:
+    """A server of one test's own in `folder`, with these variables; it has to end with 0."""
+    process = RuntimeProcess(dialect, folder, interpreter, environ=environ)
     process.start()
-    async for bench in _bench(process, tmp_path):
+    async for bench in _bench(process, tmp):
         yield bench
     assert process.stop() == 0, (folder / "server.log").read_text()
-    shutil.rmtree(folder)
+
+
+def base_interpreter(dialect: Dialect) -> str:
+    """For Python the one without this project; Bash needs none."""
+    return BASE_INTERPRETER if dialect is PYTHON else ""
+
+
+@pytest.fixture(params=[PYTHON, BASH], ids=lambda dialect: dialect.name)
+async def own(request: pytest.FixtureRequest, short_folder: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A server of this test's own, of each language."""
+    async with own_server(request.param, short_folder, tmp_path) as bench:
+        yield bench
 
 
 async def _bench(process: RuntimeProcess, tmp: Path) -> AsyncIterator[Bench]:

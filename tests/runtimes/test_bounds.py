@@ -17,13 +17,13 @@ import pytest
 from runtimes.conformance.dialects import BASH, PYTHON, Dialect
 from runtimes.server import pool
 from tests.conformance.kit import Bench, RuntimeProcess, alive, descendants, failing, until
-from tests.runtimes.conftest import BASE_INTERPRETER
+from tests.runtimes.conftest import BASE_INTERPRETER, base_interpreter, own_server
 
 PROCESSES = 40
 
 
 @pytest.fixture
-async def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bounded(request: pytest.FixtureRequest, short_folder: Path, tmp_path: Path) -> AsyncIterator[Bench]:
     """A server with low bounds."""
     dialect: Dialect = getattr(request, "param", PYTHON)
     environ = {
@@ -33,15 +33,8 @@ async def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "KRUNTIMES_WORKER_RSS_MIB": "64",
         "KRUNTIMES_WORKER_AGE_SECONDS": "3600",
     }
-    folder = Path(tempfile.mkdtemp(prefix="kr-"))
-    process = RuntimeProcess(dialect, folder, BASE_INTERPRETER if dialect is PYTHON else "", environ=environ)
-    process.start()
-    client = await process.connect()
-    yield Bench(client, process, tmp_path)
-    client.close()
-    await client.connection.closed
-    assert process.stop() == 0, (folder / "server.log").read_text()
-    shutil.rmtree(folder)
+    async with own_server(dialect, short_folder, tmp_path, interpreter=base_interpreter(dialect), **environ) as bench:
+        yield bench
 
 
 async def load(bench: Bench, source: str, **more: Any) -> str:
@@ -66,7 +59,8 @@ FORKS = "for _ in range({}):\n        os.fork()\n    time.sleep(60)"
     "bomb",
     [
         FORKS.format(8),
-        "for _ in range(200):\n        if os.fork() == 0:\n            os.setsid()\n            time.sleep(60)",
+        "for _ in range(200):\n        if os.fork() == 0:\n            os.setsid()\n            time.sleep(60)\n"
+        "    time.sleep(60)",  # Else it may have returned before anybody looks.
         "threading.stack_size(65536)\n    for _ in range(200):\n"
         "        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n    time.sleep(60)",
         pytest.param(FORKS.format(1000), marks=pytest.mark.soak),  # Fills the machine for a moment.

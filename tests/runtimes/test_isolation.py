@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import uuid
 from collections.abc import AsyncIterator
@@ -19,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from runtimes.conformance.dialects import BASH, PYTHON, Dialect
-from tests.conformance.kit import ROOT, Bench, RuntimeProcess, alive
-from tests.runtimes.conftest import BASE_INTERPRETER
+from runtimes.conformance.dialects import BASH, PYTHON
+from tests.conformance.kit import ROOT, Bench, alive
+from tests.runtimes.conftest import BASE_INTERPRETER, base_interpreter, own_server
 
 VICTIM = """
     import os
@@ -107,25 +105,15 @@ CALLER = """
 """
 
 
-async def _own_server(dialect: Dialect, tmp_path: Path, **environ: str) -> AsyncIterator[Bench]:
-    folder = Path(tempfile.mkdtemp(prefix="kr-"))
-    process = RuntimeProcess(dialect, folder, BASE_INTERPRETER if dialect is PYTHON else "", environ=environ)
-    process.start()
-    client = await process.connect()
-    yield Bench(client, process, tmp_path)
-    client.close()
-    await client.connection.closed
-    assert process.stop() == 0, (folder / "server.log").read_text()
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(params=[PYTHON, BASH], ids=lambda dialect: dialect.name)
-async def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+async def guarded(request: pytest.FixtureRequest, short_folder: Path, tmp_path: Path) -> AsyncIterator[Bench]:
     """A server that is told of a folder with tokens, as the node tells it of the data directory."""
     tokens = tmp_path / "tokens"
     tokens.mkdir()
     (tokens / "admin").write_text("token")
-    async for bench in _own_server(request.param, tmp_path, KRUNTIMES_HIDDEN=str(tokens)):
+    interpreter = base_interpreter(request.param)
+    server = own_server(request.param, short_folder, tmp_path, interpreter=interpreter, KRUNTIMES_HIDDEN=str(tokens))
+    async with server as bench:
         isolation = (await bench.client.hello()).isolation
         assert isolation is not None
         if isolation.landlock_abi < 6:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,23 +12,17 @@ import pytest
 
 from runtimes.conformance.dialects import BASH, PYTHON
 from runtimes.server.environment import TMPDIR_MAX_BYTES
-from tests.conformance.kit import Bench, RuntimeProcess
-from tests.runtimes.conftest import BASE_INTERPRETER
+from tests.conformance.kit import Bench
+from tests.runtimes.conftest import BASE_INTERPRETER, base_interpreter, own_server
 
 
 @pytest.fixture(params=[PYTHON, BASH], ids=lambda dialect: dialect.name)
-async def deep(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    folder = Path(tempfile.mkdtemp(prefix="kr-"))
-    interpreter = BASE_INTERPRETER if request.param is PYTHON else ""
-    process = RuntimeProcess(request.param, folder, interpreter, environ={"KRUNTIMES_SHORT_DIR": str(folder)})
-    process.start()
-    client = await process.connect()
-    yield Bench(client, process, tmp_path)
-    client.close()
-    await client.connection.closed
-    assert process.stop() == 0, (folder / "server.log").read_text()
-    assert not [path for path in folder.iterdir() if len(path.name) == 6]  # The folder of links went with it.
-    shutil.rmtree(folder)
+async def deep(request: pytest.FixtureRequest, short_folder: Path, tmp_path: Path) -> AsyncIterator[Bench]:
+    interpreter, short = base_interpreter(request.param), str(short_folder)
+    server = own_server(request.param, short_folder, tmp_path, interpreter=interpreter, KRUNTIMES_SHORT_DIR=short)
+    async with server as bench:
+        yield bench
+    assert not [path for path in short_folder.iterdir() if len(path.name) == 6]  # The folder of links went with it.
 
 
 async def test_sockets_are_made_below_a_temporary_folder_with_a_long_path(deep: Bench) -> None:

@@ -40,7 +40,7 @@ from controlplane.embedded.apiserver.server import Front
 from controlplane.embedded.apiserver.store import Store
 from controlplane.embedded.apiserver.subresources import Subresources
 from controlplane.embedded.apiserver.upkeep import Upkeep
-from controlplane.pki.roots import PkiError
+from controlplane.pki.building import PkiError
 from runtimes.contract import jsonlog
 
 _log = logging.getLogger(__name__)
